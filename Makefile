@@ -1,0 +1,105 @@
+# cellfork: `make help` lists what there is to do.
+# Needs Python 3.11 or newer, make and git; everything else goes into .venv.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+REPORT := build/report
+PYTEST_ARGS ?= -n 2 --dist worksteal
+BENCH_ARGS ?= --against jupyter
+
+# The first Python that is new enough; PYTHON=… chooses another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/.science ## set everything up and run examples/report.py in a sandbox
+	@rm -rf $(REPORT)
+	@echo '$$ cellfork run examples/report.py --file examples/data/sales.csv --save $(REPORT)'
+	@status=0; \
+	$(BIN)/cellfork run examples/report.py --file examples/data/sales.csv --save $(REPORT) || status=$$?; \
+	if [ $$status -ne 1 ] || ! ls $(REPORT)/*.png >/dev/null 2>&1; then \
+		echo "make demo: expected an error in the last cell, and charts in $(REPORT) (exit code $$status)" >&2; exit 1; fi
+	@echo; echo 'The last cell raised, as it was meant to (exit code 1). Saved in $(REPORT):'; ls $(REPORT)
+
+.PHONY: test
+test: $(VENV)/.dev ## set everything up and run the tests
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: venv
+venv: $(VENV)/.dev ## create .venv with everything that working on cellfork needs
+
+.PHONY: check
+check: lint types layers generated docs test ## everything that a change has to pass
+
+.PHONY: lint
+lint: $(VENV)/.dev ## look for mistakes and for code that is not formatted
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: fmt
+fmt: $(VENV)/.dev ## format the code and repair what can be repaired
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: types
+types: $(VENV)/.dev ## check the types
+	$(BIN)/mypy
+
+.PHONY: layers
+layers: $(VENV)/.dev ## check which package may import which
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: generate
+generate: $(VENV)/.dev ## write the generated files: the sync client and the API reference
+	$(BIN)/python scripts/unasync.py
+	$(BIN)/python scripts/reference.py
+
+.PHONY: generated
+generated: $(VENV)/.dev ## check that the generated files are up to date
+	$(BIN)/python scripts/unasync.py --check
+	$(BIN)/python scripts/reference.py --check
+
+.PHONY: docs
+docs: $(VENV)/.dev ## run the code in the documentation
+	$(BIN)/pytest tests/docs
+
+.PHONY: bench
+bench: $(VENV)/.dev ## measure, next to Jupyter
+	$(BIN)/cellfork bench $(BENCH_ARGS)
+
+.PHONY: clean
+clean: ## remove .venv, build output and caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------------------ environments
+# A stamp for each environment: made again only when pyproject.toml changes.
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo 'cellfork needs Python 3.11 or newer, and none was found.' \
+		'Install one, or name it: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "cellfork needs Python 3.11 or newer; $(PYTHON) is older." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version) …"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.science: pyproject.toml | $(BIN)/python
+	@echo 'Installing cellfork and the science stack …'
+	@$(PIP) install --editable '.[science]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo 'Installing cellfork, the science stack and the development tools …'
+	@$(PIP) install --editable '.[science,dev]'
+	@touch $@ $(VENV)/.science

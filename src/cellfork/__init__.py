@@ -1,0 +1,116 @@
+"""cellfork: a self-hosted code interpreter for AI agents.
+
+Every public name is here.  Importing the package imports none of them: each is loaded at its first use,
+so that ``cellfork.guest`` can run inside a sandbox with nothing but the standard library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cellfork.client import AsyncSandbox, Sandbox
+    from cellfork.model.errors import (
+        CellforkError,
+        CommandFailed,
+        Conflict,
+        DirectoryNotEmpty,
+        FileError,
+        InternalError,
+        InvalidRequest,
+        IsADirectory,
+        IsolationUnavailable,
+        LimitExceeded,
+        Missing,
+        NoSpace,
+        NotADirectory,
+        NotAFile,
+        NotFound,
+        OperationTimeout,
+        PathExists,
+        PathNotFound,
+        PathNotPermitted,
+        ProtocolViolation,
+        SandboxGone,
+        StartupFailed,
+        UnavailableError,
+        Unsupported,
+        UsageError,
+    )
+    from cellfork.model.events import Accounting
+    from cellfork.model.execution import Execution
+    from cellfork.model.limits import Limits, NetworkPolicy
+    from cellfork.model.results import ExecutionError, Logs, OutputMessage, Result
+    from cellfork.model.specs import PtySize, Template
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Accounting",
+    "AsyncSandbox",
+    "CellforkError",
+    "CommandFailed",
+    "Conflict",
+    "DirectoryNotEmpty",
+    "Execution",
+    "ExecutionError",
+    "FileError",
+    "InternalError",
+    "InvalidRequest",
+    "IsADirectory",
+    "IsolationUnavailable",
+    "LimitExceeded",
+    "Limits",
+    "Logs",
+    "Missing",
+    "NetworkPolicy",
+    "NoSpace",
+    "NotADirectory",
+    "NotAFile",
+    "NotFound",
+    "OperationTimeout",
+    "OutputMessage",
+    "PathExists",
+    "PathNotFound",
+    "PathNotPermitted",
+    "ProtocolViolation",
+    "PtySize",
+    "Result",
+    "Sandbox",
+    "SandboxGone",
+    "StartupFailed",
+    "Template",
+    "UnavailableError",
+    "Unsupported",
+    "UsageError",
+    "__version__",
+]
+
+_MODULES = {
+    "Accounting": "cellfork.model.events",
+    "AsyncSandbox": "cellfork.client",
+    "Execution": "cellfork.model.execution",
+    "ExecutionError": "cellfork.model.results",
+    "Limits": "cellfork.model.limits",
+    "Logs": "cellfork.model.results",
+    "NetworkPolicy": "cellfork.model.limits",
+    "OutputMessage": "cellfork.model.results",
+    "PtySize": "cellfork.model.specs",
+    "Result": "cellfork.model.results",
+    "Sandbox": "cellfork.client",
+    "Template": "cellfork.model.specs",
+}
+"""Public name → the module it is loaded from; every name that is not here is an error."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES.get(name, "cellfork.model.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not."""
+    return __all__

@@ -1,0 +1,1 @@
+"""Public conformance kits and leak checks.  Nothing that ships imports this package."""

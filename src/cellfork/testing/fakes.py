@@ -1,0 +1,335 @@
+"""Fakes that run in-process: a runtime and a guest that speak the wire's messages, a clock that is set by hand.
+
+::
+
+    runtime = FakeRuntime()
+    engine = Engine({"fake": runtime}, Settings(clock=FakeClock()))
+    sandbox = await engine.create(SandboxSpec(isolation="fake"))
+    guest = runtime.guests[0]  # what was sent: guest.sent; what to say: guest.say(...)
+
+A :class:`FakeGuest` answers requests as its ``script`` says; the default one succeeds.  Code is a call of one of
+its ``kernel`` functions: see :meth:`FakeGuest.on_execute`.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from cellfork.model.errors import CellforkError, SandboxGone
+from cellfork.model.events import KillReason
+from cellfork.model.specs import SandboxSpec
+from cellfork.runtimes.base import CloseHandler, FrameHandler, RuntimeReport, Usage
+from cellfork.wire.bundles import encode_bundle
+from cellfork.wire.frames import Frame, encode
+from cellfork.wire.messages import check_from_guest
+
+Header = dict[str, Any]
+Script = Callable[["FakeGuest", Header, bytes], Header | None]
+KernelScript = Callable[["FakeKernel", str], None]
+
+
+@dataclass
+class FakeTimer:
+    """A call that is due when the fake clock gets there."""
+
+    callback: Callable[[], object] | None
+
+    def cancel(self) -> None:
+        """Do nothing when the time comes."""
+        self.callback = None
+
+
+class FakeClock:
+    """A clock that stands still until :meth:`advance`."""
+
+    def __init__(self) -> None:
+        self._now = 1_000.0
+        self._timers: list[tuple[float, int, FakeTimer]] = []
+        self._order = itertools.count()
+
+    def time_ns(self) -> int:
+        """Unix time in nanoseconds."""
+        return int(self._now * 1e9)
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self._now
+
+    def later(self, seconds: float, callback: Callable[[], object]) -> FakeTimer:
+        """Call ``callback`` when the clock was advanced by ``seconds``."""
+        timer = FakeTimer(callback)
+        heapq.heappush(self._timers, (self._now + seconds, next(self._order), timer))
+        return timer
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass: call what is due, in order, and let the event loop settle after each call."""
+        end = self._now + seconds
+        while self._timers and self._timers[0][0] <= end:
+            self._now, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback()
+            await settle()
+        self._now = end
+        await settle()
+
+
+async def settle() -> None:
+    """Let everything that can happen now happen."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@dataclass
+class FakeKernel:
+    """What a script says on behalf of the kernel of one channel, about the execution that it was given."""
+
+    guest: "FakeGuest"
+    channel: int
+    execution: str = ""
+    count: int = 0
+    header: Header = field(default_factory=dict)
+
+    def say(self, op: str, body: bytes = b"", **fields: Any) -> None:
+        """Send any message on this channel."""
+        self.guest.say({"op": op, **fields}, body, self.channel)
+
+    def stdout(self, data: bytes | str, dropped: int = 0) -> None:
+        """Write to stdout."""
+        self.say("stdout", _bytes(data), execution=self.execution, dropped=dropped)
+
+    def stderr(self, data: bytes | str, dropped: int = 0) -> None:
+        """Write to stderr."""
+        self.say("stderr", _bytes(data), execution=self.execution, dropped=dropped)
+
+    def display(self, data: dict[str, Any], *, main: bool = False, display_id: str | None = None) -> None:
+        """Show a bundle."""
+        parts, body = encode_bundle(data)
+        fields = {"parts": parts, "metadata": {}, "display_id": display_id, "main": main}
+        self.say("display", body, execution=self.execution, **fields)
+
+    def update(self, data: dict[str, Any], display_id: str) -> None:
+        """Show something else in a display."""
+        parts, body = encode_bundle(data)
+        self.say("update", body, execution=self.execution, parts=parts, metadata={}, display_id=display_id)
+
+    def done(self, status: str = "ok", name: str | None = None, value: str = "", traceback: str = "") -> None:
+        """End the execution."""
+        parts, body = encode_bundle({"value": value, "traceback": traceback}) if name else ([], b"")
+        fields = {"status": status, "count": self.count, "next_count": self.count + 1, "name": name}
+        self.say("done", body, execution=self.execution, parts=parts, **fields)
+
+    def exit(self, code: int | None = 0, signal: int | None = None) -> None:
+        """End the kernel."""
+        self.guest.kernels.pop(self.channel, None)
+        self.say("kernel_exit", code=code, signal=signal, execution=self.execution or None)
+
+
+def echo(kernel: FakeKernel, code: str) -> None:
+    """Run fake code: the default kernel script.
+
+    ``print TEXT``, ``warn TEXT``, ``show TEXT``, ``raise NAME VALUE``, ``exit CODE``, ``input PROMPT`` (waits for the
+    answer, prints it), ``hang`` (until interrupted), ``deaf`` (until terminated); anything else is the value.
+    """
+    for line in code.splitlines() or [""]:
+        word, _, rest = line.partition(" ")
+        if word == "print":
+            kernel.stdout(rest + "\n")
+        elif word == "warn":
+            kernel.stderr(rest + "\n")
+        elif word == "show":
+            kernel.display({"text/plain": rest})
+        elif word == "raise":
+            name, _, value = rest.partition(" ")
+            kernel.done("error", name, value, f"Traceback: {value}")
+            return
+        elif word == "exit":
+            kernel.exit(int(rest))
+            return
+        elif word == "input":
+            kernel.say("input_request", execution=kernel.execution, prompt=rest, password=False)
+            return
+        elif word in {"hang", "deaf"}:
+            kernel.guest.hanging[kernel.channel] = word
+            return
+        elif line:
+            kernel.display({"text/plain": line}, main=True)
+    kernel.done()
+
+
+class FakeGuest:
+    """A guest in this process.  ``sent`` lists the frames it got, ``script`` overrides replies by ``op``."""
+
+    def __init__(self, spec: SandboxSpec, run: KernelScript = echo) -> None:
+        self.isolation = "fake"
+        self.info: dict[str, Any] = {"pid": 1}
+        self.spec = spec
+        self.sent: list[Frame] = []
+        self.script: dict[str, Script] = {}
+        self.kernels: dict[int, FakeKernel] = {}
+        self.hanging: dict[int, str] = {}
+        self.files: dict[str, bytes] = {}
+        self.run = run
+        self.killed: list[KillReason] = []
+        self.measured = Usage(cpu_time=1.0, memory=1000, peak_memory=2000)
+        self._on_frame: FrameHandler | None = None
+        self._on_close: CloseHandler | None = None
+
+    # ------------------------------------------------------------------------------ as the engine sees it
+
+    def attach(self, on_frame: FrameHandler, on_close: CloseHandler) -> None:
+        """Remember where to deliver."""
+        self._on_frame, self._on_close = on_frame, on_close
+
+    def send(self, header: Header, body: bytes = b"", channel: int = 0) -> None:
+        """Take a frame; its effects come at the next turn of the loop."""
+        if self.killed:
+            raise SandboxGone("the fake guest is gone")
+        encode(header, body[:1], channel)
+        self.sent.append(Frame(channel, header, body))
+        asyncio.get_running_loop().call_soon(self._receive, header, body, channel)
+
+    async def drain(self) -> None:
+        """Return at the next turn of the loop."""
+        await asyncio.sleep(0)
+
+    def usage(self) -> Usage:
+        """Return ``measured``."""
+        return self.measured
+
+    def reset_peak(self) -> None:
+        """Do nothing."""
+
+    async def kill(self, reason: KillReason = "request", message: str = "") -> None:
+        """End; tell it once."""
+        if not self.killed:
+            self.killed.append(reason)
+            self.close(reason, message)
+        await asyncio.sleep(0)
+
+    # ------------------------------------------------------------------------------ for tests
+
+    def say(self, header: Header, body: bytes = b"", channel: int = 0) -> None:
+        """Deliver a frame to the engine, as a runtime does."""
+        frame = Frame(channel, header, body)
+        check_from_guest(frame)
+        if self._on_frame is not None:
+            self._on_frame(frame)
+
+    def close(self, reason: KillReason | None = None, message: str = "") -> None:
+        """Deliver the end."""
+        handler, self._on_close = self._on_close, None
+        if handler is not None:
+            handler(reason, message)
+
+    def requests(self, op: str) -> list[Header]:
+        """Return the headers of the frames of one kind that were sent."""
+        return [frame.header for frame in self.sent if frame.header["op"] == op]
+
+    # ------------------------------------------------------------------------------ behaviour
+
+    def _receive(self, header: Header, body: bytes, channel: int) -> None:
+        if self.killed:
+            return
+        if channel:
+            self._on_context_frame(header, body, channel)
+            return
+        operate = self.script.get(header["op"]) or OPERATIONS.get(header["op"], _succeed)
+        try:
+            result = operate(self, header, body)
+        except CellforkError as error:
+            reply = {
+                "op": "reply",
+                "id": header["id"],
+                "ok": False,
+                "code": error.code,
+                "message": str(error),
+            }
+            self.say(reply)
+            return
+        if result is not None:
+            self.say({"op": "reply", "id": header["id"], "ok": True, "result": result})
+
+    def _on_context_frame(self, header: Header, body: bytes, channel: int) -> None:
+        kernel = self.kernels.get(channel)
+        if kernel is None:
+            return
+        if header["op"] == "execute":
+            kernel.execution, kernel.header = header["execution"], header
+            kernel.count += 1
+            self.run(kernel, body.decode())
+        elif header["op"] == "input":
+            kernel.stdout(body)
+            kernel.done()
+
+
+def _succeed(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    return {}
+
+
+def _start_context(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    guest.kernels[header["context"]] = FakeKernel(guest, header["context"])
+    return {}
+
+
+def _stop_context(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    guest.kernels.pop(header["context"], None)
+    return {}
+
+
+def _interrupt(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    if guest.hanging.get(header["context"]) == "hang":
+        del guest.hanging[header["context"]]
+        guest.kernels[header["context"]].done("interrupted", "KeyboardInterrupt", "", "Traceback")
+    return {}
+
+
+def _terminate(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    guest.hanging.pop(header["context"], None)
+    guest.kernels[header["context"]].exit(None, header["signal"])
+    return {}
+
+
+OPERATIONS: dict[str, Script] = {
+    "context.start": _start_context,
+    "context.stop": _stop_context,
+    "interrupt": _interrupt,
+    "terminate": _terminate,
+}
+"""What the default guest does for the requests that change its state."""
+
+
+class FakeRuntime:
+    """Starts fake guests.  ``guests`` lists them; ``on_start`` may raise, or change a new guest."""
+
+    name: ClassVar[str] = "fake"
+
+    def __init__(self, run: KernelScript = echo, on_start: Callable[[FakeGuest], None] | None = None) -> None:
+        self.guests: list[FakeGuest] = []
+        self.run = run
+        self.on_start = on_start
+        self.closed = False
+
+    async def probe(self) -> RuntimeReport:
+        """Be available."""
+        return RuntimeReport(self.name, available=True)
+
+    async def start(self, spec: SandboxSpec) -> FakeGuest:
+        """Return a new guest."""
+        guest = FakeGuest(spec, self.run)
+        if self.on_start is not None:
+            self.on_start(guest)
+        self.guests.append(guest)
+        return guest
+
+    async def aclose(self) -> None:
+        """Kill every guest."""
+        self.closed = True
+        for guest in self.guests:
+            await guest.kill("owner")
+
+
+def _bytes(data: bytes | str) -> bytes:
+    return data.encode() if isinstance(data, str) else data
