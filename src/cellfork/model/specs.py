@@ -1,0 +1,84 @@
+"""Requests as data: what to create and what to run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cellfork.model.limits import Limits, NetworkPolicy
+
+HOME = "/home/user"
+"""Home and first working directory inside a sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What a sandbox starts from.
+
+    ``interpreter`` is the Python that runs the guest (``None``: the one that runs cellfork); its
+    environment is visible read-only inside.  ``preload`` names modules that the zygote imports once;
+    a name that cannot be imported there is skipped.  ``limits`` are used where a request names none.
+    """
+
+    name: str = "default"
+    interpreter: str | None = None
+    preload: tuple[str, ...] = ("numpy", "pandas", "matplotlib.pyplot", "PIL.Image", "e2b_charts")
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """One sandbox to create.  ``timeout`` is its life in seconds (``None``: until it is killed)."""
+
+    template: Template = field(default_factory=Template)
+    limits: Limits = field(default_factory=Limits)
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
+    envs: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = 300.0
+    isolation: str = "namespaces"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSpec:
+    """One context to create."""
+
+    language: str = "python"
+    cwd: str = HOME
+    envs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteRequest:
+    """One run of code in a context.
+
+    ``envs`` hold for this run only and are restored afterwards.  ``timeout`` is in seconds (``None``:
+    no bound of its own).  ``allow_input`` says that somebody answers ``InputRequest``.
+    """
+
+    code: str
+    envs: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = 300.0
+    allow_input: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PtySize:
+    """Size of a terminal in characters."""
+
+    rows: int = 24
+    cols: int = 80
+
+
+@dataclass(frozen=True, slots=True)
+class ExecSpec:
+    """A command to run outside any kernel.
+
+    ``argv`` is passed as it is, no shell.  ``user`` is a name or number known inside the sandbox.
+    ``stdin`` keeps the command's standard input open for ``send_stdin``.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str = HOME
+    envs: Mapping[str, str] = field(default_factory=dict)
+    user: str = "user"
+    stdin: bool = False
+    pty: PtySize | None = None
