@@ -1,0 +1,1 @@
+"""What runs inside a sandbox: zygote, init, kernels, execs, files.  Standard library only."""

@@ -1,0 +1,249 @@
+"""First stage of a zygote: leaves the host's namespaces, builds the template's root, becomes the interpreter.
+
+Runs in a small, isolated Python (``-I -S``) with an empty environment.  The host sends one message with the
+plan; everything here is carried out in the order in which it stands there.  What remains is
+
+* the zygote, pid 1 of its own pid namespace, in a user namespace where it has an unprivileged host id, with
+  nothing of the host in sight but the read-only parts that the plan names;
+* the maker (``maker.py``), a small sibling that prepares user and network namespaces ahead.
+
+Sources: bubblewrap's two-step root (mount a tmpfs, pivot into it, build from the old root, detach that).
+"""
+
+import json
+import os
+import socket
+import sys
+from typing import Any, NoReturn
+
+from cellfork.guest import linux, maker
+
+OLD_ROOT = "/.old"
+STAGING = ("/tmp", "/mnt", "/srv", "/opt", "/var")
+NAMESPACES = (
+    linux.CLONE_NEWNS
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWCGROUP
+    | linux.CLONE_NEWPID
+)
+
+Plan = dict[str, Any]
+
+
+def main(control_fd: int, owner_fd: int) -> NoReturn:
+    """Read the plan from ``control_fd``, carry it out, exec the zygote; report a failure as a message."""
+    control = socket.socket(fileno=control_fd)
+    plan: Plan = json.loads(control.recv(1 << 20))
+    step = Step()
+    try:
+        boot(plan, control, owner_fd, step)
+    except OSError as error:
+        report_failure(control, step, error)
+    os._exit(1)
+
+
+def report_failure(control: socket.socket, step: "Step", error: OSError) -> None:
+    """Tell the host which step failed and why."""
+    failure = {"op": "failed", "step": step.name, "errno": error.errno, "message": str(error)}
+    control.send(json.dumps(failure).encode())
+
+
+class Step:
+    """Names what is being done, so that a failure can say where."""
+
+    def __init__(self) -> None:
+        self.name = "start"
+
+    def __call__(self, name: str) -> None:
+        """Begin the step ``name``."""
+        self.name = name
+
+
+def boot(plan: Plan, control: socket.socket, owner_fd: int, step: Step) -> None:
+    """Carry the plan out; returns only in the first process, whose task is then done.
+
+    As root the tree is built first, with root's eyes, and only then exchanged for a user namespace: an
+    ordinary host id could not reach an interpreter below ``/root``.  As an ordinary user it is the other
+    way round, because only the user namespace allows to mount.
+    """
+    privileged = plan["ids"] is not None
+    step("namespaces")
+    if privileged:
+        linux.unshare(linux.CLONE_NEWNS)
+        os.setgroups([])
+    else:
+        _enter_as_user()
+    linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    step("root")
+    _stage_root()
+    for entry in plan["root"]:
+        step(f"root: {entry[0]} {entry[1]}")
+        build(entry)
+    os.mkdir("/proc", 0o555)
+    if privileged:
+        step("user namespace")
+        _enter_as_root(plan["ids"])
+    step("pid namespace")
+    pid = linux.clone_sibling()
+    if pid:
+        control.send(json.dumps({"op": "booted", "pid": pid}).encode())
+        os._exit(0)
+    _become_zygote(plan, control, owner_fd, step)
+
+
+def build(entry: list[Any]) -> None:
+    """Make one entry of the new root: ``[kind, path, …]``.
+
+    ``dir path mode`` · ``bind path source flags`` · ``file path text mode`` · ``link path target`` ·
+    ``tmpfs path options``.
+    """
+    match entry:
+        case ["dir", str() as path, int() as mode]:
+            os.makedirs(path, exist_ok=True)
+            os.chmod(path, mode)
+        case ["bind", str() as path, str() as source, int() as flags]:
+            _prepare_mount_point(path, OLD_ROOT + source)
+            linux.bind(OLD_ROOT + source, path, flags)
+        case ["file", str() as path, str() as text, int() as mode]:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(path, mode)
+        case ["link", str() as path, str() as target]:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.symlink(target, path)
+        case ["tmpfs", str() as path, str() as options]:
+            os.makedirs(path, exist_ok=True)
+            linux.mount("tmpfs", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+        case _:
+            raise OSError(0, f"unknown entry {entry!r}")
+
+
+def _enter_as_user() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    linux.unshare(NAMESPACES | linux.CLONE_NEWUSER)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"0 {uid} 1")
+    _write("/proc/self/gid_map", f"0 {gid} 1")
+
+
+def _enter_as_root(ids: list[int]) -> None:
+    """Exchange root's namespaces for new ones with a range of unprivileged host ids.
+
+    A process that stays behind writes the maps.  The kernel lets a user namespace mount /proc only where
+    one is in full view; the view is that of a pid namespace whose only process has ended.
+    """
+    _mount_empty_proc()
+    myself = os.open(f"{OLD_ROOT}/proc/{os.getpid()}", os.O_PATH | os.O_DIRECTORY)
+    _seal()
+    entered_read, entered_write = os.pipe()
+    mapper = os.fork()
+    if mapper == 0:
+        os.read(entered_read, 1)
+        for name in ("uid_map", "gid_map"):
+            _write(name, f"0 {ids[0]} {ids[1]}", dir_fd=myself)
+        os._exit(0)
+    linux.unshare(NAMESPACES | linux.CLONE_NEWUSER)
+    os.write(entered_write, b"1")
+    _wait_for(mapper, "the id maps were not written")
+    for fd in (myself, entered_read, entered_write):
+        os.close(fd)
+
+
+def _mount_empty_proc() -> None:
+    outer = os.fork()
+    if outer == 0:
+        linux.unshare(linux.CLONE_NEWPID)
+        inner = os.fork()
+        if inner == 0:
+            _mount_proc()
+            os._exit(0)
+        _wait_for(inner, "/proc could not be mounted")
+        os._exit(0)
+    _wait_for(outer, "/proc could not be mounted")
+
+
+def _mount_proc() -> None:
+    linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+
+
+def _wait_for(pid: int, complaint: str) -> None:
+    if os.waitpid(pid, 0)[1] != 0:
+        raise OSError(0, complaint)
+
+
+def _seal() -> None:
+    """Let the host's root go, and make the new one read-only."""
+    linux.unmount(OLD_ROOT)
+    os.rmdir(OLD_ROOT)
+    flags = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("", "/", flags=flags)
+
+
+def _stage_root() -> None:
+    """Make an empty tmpfs the root; the host's root stays reachable at ``/.old`` until all is built."""
+    staging = next(path for path in STAGING if os.path.isdir(path))
+    linux.mount(
+        "tmpfs", staging, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=16m,nr_inodes=65536"
+    )
+    os.mkdir(staging + OLD_ROOT, 0o700)
+    linux.pivot_root(staging, staging + OLD_ROOT)
+    os.chdir("/")
+
+
+def _become_zygote(plan: Plan, control: socket.socket, owner_fd: int, step: Step) -> NoReturn:
+    try:
+        step("proc")
+        _mount_proc()
+        if plan["ids"] is None:
+            step("seal")
+            _seal()
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        step("maker")
+        maker_fd = _start_maker(single_id=plan["ids"] is None)
+        step("exec")
+        _exec(plan, control.fileno(), owner_fd, maker_fd)
+    except OSError as error:
+        report_failure(control, step, error)
+    os._exit(1)
+
+
+def _start_maker(*, single_id: bool) -> int:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        maker.serve(theirs, single_id=single_id)
+    theirs.close()
+    return ours.detach()
+
+
+def _exec(plan: Plan, *fds: int) -> NoReturn:
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    os.umask(0o022)
+    os.chdir("/")
+    os.execve(plan["argv"][0], [*plan["argv"], *map(str, fds)], plan["env"])  # noqa: S606 - our own interpreter
+
+
+def _prepare_mount_point(path: str, source: str) -> None:
+    if os.path.isdir(source):
+        os.makedirs(path, exist_ok=True)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if not os.path.lexists(path):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+
+
+def _write(path: str, text: str, dir_fd: int | None = None) -> None:
+    fd = os.open(path, os.O_WRONLY, dir_fd=dir_fd)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,260 @@
+"""Init: pid 1 of a sandbox.  Reaps, starts kernels and execs, does all file operations, for one connection.
+
+One thread, one loop.  It runs as the sandbox's user, locked like everything else in it; when it ends, the
+kernel ends every process of the sandbox with it.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+from cellfork.guest import linux
+from cellfork.guest.files import Files
+from cellfork.guest.kernels import PythonKernel
+from cellfork.guest.link import HostLink
+from cellfork.guest.loop import Loop
+from cellfork.guest.processes import Processes
+from cellfork.guest.sandbox import fill_home
+from cellfork.guest.watches import Watches
+from cellfork.model.errors import (
+    CellforkError,
+    Conflict,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    Unsupported,
+)
+from cellfork.wire.frames import Decoder, Frame
+from cellfork.wire.messages import VERSION
+
+CONNECTION_FD = 3
+READ_SIZE = 256 * 1024
+
+Header = dict[str, Any]
+Operation = Callable[[Header, bytes], Header | None]
+
+
+def take_connection(fd: int) -> socket.socket:
+    """Keep ``fd`` as descriptor 3, /dev/null as 0 to 2, and nothing else."""
+    if fd != CONNECTION_FD:
+        os.dup2(fd, CONNECTION_FD, inheritable=False)
+    linux.close_from(CONNECTION_FD + 1)
+    null = os.open("/dev/null", os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    os.close(null)
+    return socket.socket(fileno=CONNECTION_FD)
+
+
+def main(connection: socket.socket, plan: Header, image: Any) -> NoReturn:
+    """Serve the host until the connection ends, then end everything."""
+    os.environ.update(plan["envs"])
+    os.environ["HOME"] = plan["home_path"]
+    os.chdir(plan["home_path"])
+    init = Init(connection, plan, image)
+    init.serve()
+    init.end()
+
+
+class Init:
+    """Dispatches frames: channel 0 to the operations, every other channel to its kernel."""
+
+    def __init__(self, connection: socket.socket, plan: Header, image: Any) -> None:
+        self._connection = connection
+        self._owns_pid_namespace = bool(plan["owns_pid_namespace"])
+        self._image = image
+        self._loop = Loop()
+        self._link = HostLink(connection)
+        self._decoder = Decoder()
+        self._kernels: dict[int, PythonKernel] = {}
+        self._home = plan["home_path"]
+        self._processes = Processes(self._loop, self._link, base_env=dict(os.environ))
+        self._files = Files(self._loop, self._link, home=self._home)
+        self._watches = Watches(self._loop, self._link, home=self._home)
+        self._operations = self._collect_operations()
+        self._spare: PythonKernel | None = None
+        self._warm = bool(plan.get("warm"))
+        self._furnish = partial(fill_home, plan.get("home", []))
+
+    def serve(self) -> None:
+        """Say ``ready``, then answer until the host is gone.
+
+        The first kernel is forked before anybody asks; the rest is done while it comes up.
+        """
+        self._link.send({"op": "ready", "version": VERSION, "pid": os.getpid()})
+        self._spare = self._start_kernel(self._home, {})
+        if self._warm:
+            self._spare.warm_up()
+        self._furnish()
+        self._watch_children()
+        self._loop.watch(self._connection.fileno(), self._read)
+        self._loop.run()
+
+    def end(self) -> NoReturn:
+        """End every process.  As pid 1 it is enough to exit; elsewhere each one is killed."""
+        if not self._owns_pid_namespace:
+            kill_descendants()
+        os._exit(0)
+
+    def _collect_operations(self) -> Mapping[str, Operation]:
+        own: dict[str, Operation] = {
+            "context.start": self._start_context,
+            "context.stop": self._stop_context,
+            "interrupt": self._interrupt,
+            "terminate": self._terminate,
+            "ping": lambda _header, _body: {},
+            "shutdown": self._shutdown,
+        }
+        return {
+            **own,
+            **self._processes.operations(),
+            **self._files.operations(),
+            **self._watches.operations(),
+        }
+
+    def _watch_children(self) -> None:
+        wakeup, wakeup_write = socket.socketpair()
+        wakeup.setblocking(False)
+        wakeup_write.setblocking(False)
+        self._wakeup = wakeup, wakeup_write
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
+        self._loop.watch(wakeup.fileno(), self._reap)
+        self._reap_all()
+
+    def _reap(self) -> None:
+        self._wakeup[0].recv(4096)
+        self._reap_all()
+
+    def _reap_all(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._exited(pid, status)
+
+    def _exited(self, pid: int, status: int) -> None:
+        for kernel in [*self._kernels.values(), self._spare]:
+            if kernel is not None and kernel.pid == pid:
+                kernel.exited(status)
+                return
+        self._processes.exited(pid, status)
+
+    def _read(self) -> None:
+        try:
+            data = self._connection.recv(READ_SIZE)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._loop.stop()
+            return
+        for frame in self._decoder.feed(data):
+            self._dispatch(frame)
+
+    def _dispatch(self, frame: Frame) -> None:
+        if frame.channel:
+            kernel = self._kernels.get(frame.channel)
+            if kernel is not None:
+                kernel.receive(frame.header, frame.body)
+            return
+        number = frame.header.get("id")
+        try:
+            result = self._operate(frame)
+        except CellforkError as error:
+            self._refuse(number, error)
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the sandbox; it is reported
+            self._refuse(number, InternalError(f"{frame.header['op']}: {type(error).__name__}: {error}"))
+        else:
+            if result is not None:
+                self._link.send({"op": "reply", "id": number, "ok": True, "result": result})
+
+    def _operate(self, frame: Frame) -> Header | None:
+        operation = self._operations.get(frame.header["op"])
+        if operation is None:
+            raise Unsupported(f"unknown operation {frame.header['op']!r}")
+        return operation(frame.header, frame.body)
+
+    def _refuse(self, number: object, error: CellforkError) -> None:
+        message = str(error)[:4000]
+        self._link.send({"op": "reply", "id": number, "ok": False, "code": error.code, "message": message})
+
+    def _start_context(self, header: Header, _body: bytes) -> Header:
+        channel, language = header["context"], header["language"]
+        if language != "python":
+            raise Unsupported(f"no kernel for the language {language!r}")
+        if channel in self._kernels:
+            raise Conflict(f"context {channel} exists")
+        if not os.path.isdir(header["cwd"]):
+            raise InvalidRequest(f"the working directory {header['cwd']!r} does not exist")
+        self._kernels[channel] = self._take_kernel(channel, header["cwd"], header["envs"])
+        return {}
+
+    def _take_kernel(self, channel: int, cwd: str, envs: dict[str, str]) -> PythonKernel:
+        """Return the kernel that was forked ahead, or a new one; it can start working before it is asked to."""
+        spare, self._spare = self._spare, None
+        kernel = spare if spare is not None and spare.alive else self._start_kernel(self._home, {})
+        kernel.claim(channel, cwd=None if cwd == self._home else cwd, envs=envs)
+        return kernel
+
+    def _start_kernel(self, cwd: str, envs: dict[str, str]) -> PythonKernel:
+        return PythonKernel.start(self._loop, self._link, self._image, cwd=cwd, envs=envs)
+
+    def _stop_context(self, header: Header, _body: bytes) -> Header:
+        self._kernel(header)
+        self._kernels.pop(header["context"]).stop()
+        return {}
+
+    def _interrupt(self, header: Header, _body: bytes) -> Header:
+        self._kernel(header).interrupt()
+        return {}
+
+    def _terminate(self, header: Header, _body: bytes) -> Header:
+        self._kernel(header).terminate(header["signal"])
+        return {}
+
+    def _kernel(self, header: Header) -> PythonKernel:
+        kernel = self._kernels.get(header["context"])
+        if kernel is None:
+            raise NotFound(f"no context {header['context']}")
+        return kernel
+
+    def _shutdown(self, _header: Header, _body: bytes) -> None:
+        self._loop.stop()
+
+
+def kill_descendants() -> None:
+    """Kill every process below this one, again and again until there is none (only where init is not pid 1)."""
+    for _ in range(1000):
+        children = _children_of(os.getpid())
+        if not children:
+            return
+        for pid in children:
+            for target in [*_descendants(pid), pid]:
+                try:
+                    os.kill(target, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        for pid in children:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                continue
+
+
+def _descendants(pid: int) -> list[int]:
+    below = _children_of(pid)
+    return [deeper for child in below for deeper in [*_descendants(child), child]]
+
+
+def _children_of(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []

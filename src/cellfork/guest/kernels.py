@@ -1,0 +1,439 @@
+"""Init's handle on a Python kernel: starting it, merging its output with its frames, telling its end.
+
+How text and frames keep their order is told in ``wire/PROTOCOL.md``, "Kernel ↔ init".
+"""
+
+import fcntl
+import os
+import resource
+import secrets
+import signal
+import socket
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from cellfork.guest.link import HostLink
+from cellfork.guest.loop import Loop, Timer
+from cellfork.guest.outputs import OutputPipe, Piece, TextFlow
+from cellfork.guest.python import kernel as python_kernel
+from cellfork.guest.python.streams import NONCE_SIZE
+from cellfork.model.errors import ProtocolViolation
+from cellfork.wire.frames import MAX_BODY, MAX_HEADER, PREFIX, Frame, decode_header, encode
+from cellfork.wire.messages import check_from_guest
+
+FIRST_PRIVATE_FD = 200
+"""Descriptors of the kernel itself are from here on, out of the way of the user's."""
+OUT_OF_MEMORY_SCORE = 500
+READ_SIZE = 256 * 1024
+MAX_TURNS = 64
+WARM_UP = "warm-up"
+"""The execution that a kernel runs before it belongs to anybody."""
+DRAIN_LIMIT = 4 * 1024 * 1024
+"""Bytes of each pipe that are still looked at after the kernel's end."""
+FROM_KERNEL = frozenset({"display", "update", "clear", "input_request", "done", "missed"})
+
+Header = dict[str, Any]
+KernelFrame = tuple[int, bytes, bytes, Header]
+"""Epoch, header as it came, body, header decoded."""
+
+
+class PythonKernel:
+    """A Python kernel, from its fork to its ``kernel_exit``.
+
+    It is started without a context and belongs to a channel once it is claimed.  ``alive`` is ``False``
+    from the moment on at which its end is known, or decided.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        link: HostLink,
+        pid: int,
+        connection: socket.socket,
+        pipes: tuple[int, int],
+        nonce: bytes,
+    ) -> None:
+        self.pid = pid
+        self.channel: int | None = None
+        self.alive = True
+        self._loop = loop
+        self._link = link
+        self._connection = connection
+        self._connection.setblocking(False)
+        self._execution: str | None = None
+        self._interrupted: str | None = None
+        self._inbox = bytearray()
+        self._frames: deque[KernelFrame] = deque()
+        self._queue: deque[memoryview] = deque()
+        self._flows = (TextFlow("stdout"), TextFlow("stderr"))
+        self._pipes = tuple(OutputPipe(loop, fd, nonce, self._pump) for fd in pipes)
+        self._hold: Timer | None = None
+        self._stopped = False
+        self._lost = False
+        loop.watch(connection.fileno(), self._pump)
+
+    @classmethod
+    def start(
+        cls, loop: Loop, link: HostLink, image: Any, *, cwd: str, envs: Mapping[str, str]
+    ) -> "PythonKernel":
+        """Fork a kernel from ``image`` (what ``guest.python.kernel.prepare`` returned) into ``cwd`` with ``envs`` added.
+
+        Raises ``OSError`` where the fork fails.
+        """
+        nonce = secrets.token_bytes(NONCE_SIZE)
+        ours, theirs = socket.socketpair()
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        for fd in (out_read, err_read):
+            os.set_blocking(fd, False)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            pid = os.fork() or _be_kernel(image, theirs, (out_write, err_write), nonce, cwd, envs)
+        except OSError:
+            for end in (ours, theirs):
+                end.close()
+            for fd in (out_read, err_read):
+                os.close(fd)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            os.close(out_write)
+            os.close(err_write)
+        theirs.close()
+        return cls(loop, link, pid, ours, (out_read, err_read), nonce)
+
+    def claim(self, channel: int, *, cwd: str | None = None, envs: Mapping[str, str] | None = None) -> None:
+        """Give the kernel to the context on ``channel``, which starts in ``cwd`` with ``envs`` added."""
+        self.channel = channel
+        if cwd is not None or envs:
+            self._send(encode({"op": "configure", "cwd": cwd, "envs": dict(envs or {})}))
+
+    def warm_up(self) -> None:
+        """Run a line and forget it, so that the memory that a first execution touches is this kernel's own already."""
+        self._execution = WARM_UP
+        self._send(encode({"op": "warm_up", "execution": WARM_UP, "envs": {}, "stdin": False}, b"1 + 1"))
+
+    def receive(self, header: Header, body: bytes) -> None:
+        """Take a frame of the host for this kernel: ``execute`` or ``input``; anything else is dropped."""
+        if not self.alive:
+            return
+        op = header["op"]
+        if op == "execute" and self._execution is None:
+            self._begin(header)
+        elif op != "input" or header.get("execution") != self._execution:
+            return
+        self._send(encode(header, body))
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the kernel's process group, if it runs code."""
+        if self.alive and self._execution is not None:
+            self._interrupted = self._execution
+            self._signal(signal.SIGINT)
+
+    def terminate(self, number: int) -> None:
+        """Send a signal to the kernel and its process group; its end follows as :meth:`exited`."""
+        if self.alive:
+            self._signal(number)
+
+    def stop(self) -> None:
+        """Kill it and forget it, without a word to the host."""
+        if not self._stopped:
+            self._stopped = True
+            self._signal(signal.SIGKILL)
+            self._close()
+
+    def exited(self, status: int) -> None:
+        """Take note that the process was reaped with a wait status: pass on what is left, then say ``kernel_exit``."""
+        if self._stopped:
+            return
+        self._signal_group(signal.SIGKILL)
+        self._drain()
+        code = os.waitstatus_to_exitcode(status)
+        if self.channel is not None:
+            self._link.send(
+                {
+                    "op": "kernel_exit",
+                    "code": code if code >= 0 else None,
+                    "signal": -code if code < 0 else None,
+                    "execution": self._execution,
+                },
+                channel=self.channel,
+            )
+        self._execution = None
+        self._stopped = True
+        self._close()
+
+    # ------------------------------------------------------------------ to the kernel
+
+    def _begin(self, header: Header) -> None:
+        self._pump()
+        execution = str(header.get("execution"))
+        self._execution = execution
+        limit = header.get("output")
+        for flow in self._flows:
+            self._forward(flow.begin(execution, limit if isinstance(limit, int) else None))
+        for pipe in self._pipes:
+            pipe.resume()
+
+    def _send(self, data: bytes) -> None:
+        self._queue.append(memoryview(data))
+        if len(self._queue) == 1:
+            self._write()
+
+    def _write(self) -> None:
+        fd = self._connection.fileno()
+        while self._queue:
+            try:
+                sent = self._connection.send(self._queue[0])
+            except BlockingIOError:
+                self._loop.watch_writable(fd, self._write)
+                return
+            except OSError:
+                self._queue.clear()
+                break
+            rest = self._queue[0][sent:]
+            if rest:
+                self._queue[0] = rest
+            else:
+                self._queue.popleft()
+        self._loop.unwatch_writable(fd)
+
+    def _signal(self, number: int) -> None:
+        if not self._signal_group(number):
+            try:
+                os.kill(self.pid, number)  # it has not come to setsid yet
+            except OSError:
+                return
+
+    def _signal_group(self, number: int) -> bool:
+        try:
+            os.killpg(self.pid, number)
+        except OSError:
+            return False
+        return True
+
+    # ------------------------------------------------------------------ from the kernel
+
+    def _pump(self) -> None:
+        """Pass on what the kernel has written, in order.
+
+        The pipes are read first: whatever frame precedes the text in them is in the socket by then.
+        """
+        if not self.alive:
+            return
+        for _ in range(MAX_TURNS):
+            for pipe in self._pipes:
+                pipe.read()
+            self._read_frames()
+            if not self._frames:
+                self._pass_rest()
+                return
+            while self._frames:
+                self._pass_frame(self._frames.popleft())
+        self._loop.later(0, self._pump)
+
+    def _pass_frame(self, frame: KernelFrame) -> None:
+        epoch, text, body, header = frame
+        for pipe in self._pipes:
+            pipe.read_to(epoch)
+        self._pass_text(epoch)
+        op = header["op"]
+        if op == "missed":
+            if (
+                self._interrupted is not None
+                and self._interrupted == header.get("execution") == self._execution
+            ):
+                self._signal(signal.SIGINT)
+            return
+        if self._execution is None or header.get("execution") != self._execution:
+            return
+        if op == "done":
+            self._end_text()
+        if self.channel is not None and header["execution"] != WARM_UP:
+            self._link.forward(text, body, self.channel)
+
+    def _end_text(self) -> None:
+        """Tell what was dropped; text from now on is kept for the next execution."""
+        for flow in self._flows:
+            self._forward(flow.end())
+        self._execution = self._interrupted = None
+
+    def _pass_text(self, epoch: int | None) -> None:
+        """Pass on text that precedes marker ``epoch``, or all there is, by epochs, stdout before stderr."""
+        segments: list[tuple[int, int, bytes]] = []
+        for index, pipe in enumerate(self._pipes):
+            segments += [(segment.epoch, index, segment.text) for segment in pipe.take(epoch)]
+        if len(segments) > 1:
+            segments.sort(key=_order_of)
+        for _, index, text in segments:
+            self._forward(self._flows[index].add(text))
+
+    def _pass_rest(self) -> None:
+        """Pass on the rest, unless it is a line's beginning whose end is probably being written."""
+        if all(pipe.is_empty for pipe in self._pipes):
+            return
+        if any(pipe.ends_amid_line for pipe in self._pipes):
+            if self._hold is None:
+                self._hold = self._loop.later(0.001, self._pass_held)
+            return
+        self._pass_held()
+
+    def _pass_held(self) -> None:
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+        self._pass_text(None)
+        for pipe in self._pipes:
+            pipe.pause()
+
+    def _forward(self, pieces: list[Piece]) -> None:
+        if self.channel is not None:
+            for header, text in pieces:
+                self._link.forward(header, text, self.channel)
+
+    def _read_frames(self) -> None:
+        try:
+            while True:
+                data = self._connection.recv(READ_SIZE)
+                if not data:
+                    self._lose()
+                    return
+                self._inbox += data
+                self._cut_frames()
+                if len(data) < READ_SIZE:
+                    return
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolViolation):
+            self._lose()
+
+    def _cut_frames(self) -> None:
+        """Cut complete frames off.  Raises :class:`ProtocolViolation` for anything a kernel does not say."""
+        inbox = self._inbox
+        position = 0
+        while len(inbox) - position >= PREFIX.size:
+            header_size, body_size, epoch = PREFIX.unpack_from(inbox, position)
+            if header_size > MAX_HEADER or body_size > MAX_BODY:
+                raise ProtocolViolation(f"frame of {header_size} + {body_size} bytes")
+            start = position + PREFIX.size
+            body_start = start + header_size
+            end = body_start + body_size
+            if len(inbox) < end:
+                break
+            text = bytes(inbox[start:body_start])
+            self._frames.append((epoch, text, bytes(inbox[body_start:end]), _checked(text)))
+            position = end
+        del inbox[:position]
+
+    # ------------------------------------------------------------------ its end
+
+    def _lose(self) -> None:
+        """The kernel closed its connection or broke the protocol: make sure that it ends."""
+        if self._lost:
+            return
+        self._lost = True
+        self._loop.unwatch(self._connection.fileno())
+        self._signal(signal.SIGKILL)
+
+    def _drain(self) -> None:
+        """Pass on what the kernel left behind.  Others may write on into its pipes, so there is an end to it."""
+        self._lost = True
+        self._pump()
+        for pipe in self._pipes:
+            pipe.read(DRAIN_LIMIT)
+        self._pass_text(None)
+        if self._execution is not None:
+            self._end_text()
+
+    def _close(self) -> None:
+        self.alive = False
+        if self._hold is not None:
+            self._hold.cancel()
+        fd = self._connection.fileno()
+        self._loop.unwatch(fd)
+        self._loop.unwatch_writable(fd)
+        self._connection.close()
+        self._queue.clear()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _order_of(segment: tuple[int, int, bytes]) -> tuple[int, int]:
+    return segment[:2]
+
+
+def _checked(text: bytes) -> Header:
+    """Decode a header and check that a kernel may say this.  Raises :class:`ProtocolViolation`."""
+    header = decode_header(text)
+    if header["op"] not in FROM_KERNEL:
+        raise ProtocolViolation(f"a kernel does not say {header['op'][:40]!r}")
+    if header["op"] != "missed":
+        check_from_guest(Frame(1, header))
+    return header
+
+
+def _be_kernel(
+    image: Any,
+    connection: socket.socket,
+    pipes: tuple[int, int],
+    nonce: bytes,
+    cwd: str,
+    envs: Mapping[str, str],
+) -> NoReturn:
+    """Be the forked child: keep three descriptors besides 0 to 2, leave init's signals and session, run."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        private = _arrange_descriptors(connection.detach(), pipes)
+        _volunteer_for_out_of_memory()
+        os.environ.update(envs)
+        os.chdir(cwd)
+        os.environ["PWD"] = cwd
+        python_kernel.run(image, socket.socket(fileno=private[0]), nonce, (private[1], private[2]))
+    finally:
+        os._exit(70)
+
+
+def _arrange_descriptors(connection: int, pipes: tuple[int, int]) -> tuple[int, int, int]:
+    """Put /dev/null and the pipes on 0 to 2, and the private three out of the way; close everything else."""
+    base = min(FIRST_PRIVATE_FD, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 16)
+    out, err = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base) for fd in pipes)
+    connection = fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, base)
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    for target, source in enumerate((null, out, err)):
+        os.dup2(source, target)
+    os.closerange(3, base)
+    private = (connection, _own_description(out, base), _own_description(err, base))
+    os.closerange(3, base)
+    low = base
+    for fd in sorted(private):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, 1 << 20)
+    return private
+
+
+def _own_description(fd: int, base: int) -> int:
+    """Open the pipe behind ``fd`` anew, so that a child that makes its end non-blocking does not make ours so."""
+    try:
+        opened = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return fd
+    return fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, base)
+
+
+def _volunteer_for_out_of_memory() -> None:
+    """Let the system kill this process before init when memory runs out."""
+    try:
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(fd, str(OUT_OF_MEMORY_SCORE).encode())
+    except OSError:
+        return
+    finally:
+        os.close(fd)

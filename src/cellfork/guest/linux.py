@@ -1,0 +1,204 @@
+"""The Linux calls that Python does not offer, through ctypes.  Each raises ``OSError`` with its name.
+
+Sources: the manual pages named by each function; Landlock: Documentation/userspace-api/landlock.rst.
+"""
+
+import ctypes
+import os
+import platform
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+CLONE_PARENT = 0x00008000
+SIGCHLD = 17
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_NOATIME = 1024
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_SECUREBITS = 28
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+SECURE_ALL_LOCKED = 0xEF
+"""NOROOT, NO_SETUID_FIXUP, KEEP_CAPS_LOCKED, NO_CAP_AMBIENT_RAISE with their locks."""
+MADV_COLLAPSE = 25
+SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_SYSCALLS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "clone": 56},
+    "aarch64": {"pivot_root": 41, "capset": 91, "clone": 220},
+}
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_CLOSE_RANGE = 436
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.mount.argtypes = (
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_ulong,
+    ctypes.c_char_p,
+)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class _SeccompProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def supported_machine() -> bool:
+    """Tell whether the system call numbers of this machine are known."""
+    return platform.machine() in _SYSCALLS
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces for new ones: unshare(2)."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Enter the namespace that ``fd`` stands for: setns(2)."""
+    _check(_libc.setns(fd, kind), "setns")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount: mount(2)."""
+    result = _libc.mount(
+        source.encode(), target.encode(), kind.encode() or None, flags, options.encode() or None
+    )
+    _check(result, f"mount {kind or source} on {target}")
+
+
+def bind(source: str, target: str, flags: int = 0) -> None:
+    """Bind ``source``, with what is mounted below it, on ``target``, restricted by ``flags``."""
+    mount(source, target, flags=MS_BIND | MS_REC)
+    if flags:
+        mount("", target, flags=MS_BIND | MS_REMOUNT | flags)
+
+
+def unmount(target: str) -> None:
+    """Detach a mount: umount2(2)."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """Make ``new_root`` the root and put the old one at ``put_old``: pivot_root(2)."""
+    _check(_syscall("pivot_root", new_root.encode(), put_old.encode()), "pivot_root")
+
+
+def clone_sibling() -> int:
+    """Fork a child whose parent is *our* parent (CLONE_PARENT): 0 in the child, its pid here.
+
+    Python's at-fork hooks do not run: only for a small process that execs soon.
+    """
+    clone = ctypes.PyDLL(None, use_errno=True).syscall
+    clone.restype = ctypes.c_long
+    number = _SYSCALLS[platform.machine()]["clone"]
+    zero = ctypes.c_long(0)
+    return _check(
+        int(clone(ctypes.c_long(number), ctypes.c_long(CLONE_PARENT | SIGCHLD), zero, zero, zero, zero)),
+        "clone",
+    )
+
+
+def prctl(option: int, first: int = 0, second: int = 0) -> int:
+    """Operate on a process or thread: prctl(2)."""
+    return _check(_libc.prctl(option, first, second, 0, 0), f"prctl {option}")
+
+
+def close_from(fd: int) -> None:
+    """Close every descriptor from ``fd`` on: close_range(2)."""
+    _check(_libc.syscall(_CLOSE_RANGE, ctypes.c_uint(fd), ctypes.c_uint(0xFFFFFFFF), 0), "close_range")
+
+
+def sethostname(name: str) -> None:
+    """Set the host name of the UTS namespace: sethostname(2)."""
+    _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
+
+
+def drop_capabilities() -> None:
+    """Empty all five capability sets and lock the securebits: capabilities(7)."""
+    for capability in range(64):
+        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break
+    prctl(PR_SET_SECUREBITS, SECURE_ALL_LOCKED)
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def clear_capability_sets() -> None:
+    """Empty the effective, permitted and inheritable sets: capset(2)."""
+    header = struct.pack("II", _CAPABILITY_VERSION_3, 0)
+    _check(_syscall("capset", header, bytes(24)), "capset")
+
+
+def load_seccomp(program: bytes) -> None:
+    """Add a compiled filter to this thread: seccomp(2).  Needs ``no_new_privs``."""
+    loaded = _SeccompProgram(len(program) // 8, program)
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(loaded))
+
+
+def landlock_abi() -> int:
+    """Return the Landlock ABI level, 0 where there is none."""
+    return max(0, int(_libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
+
+
+def landlock_create(handled_fs: int, handled_net: int, scoped: int, abi: int) -> int:
+    """Return a descriptor of a new ruleset; fields that the ABI level does not know are left out."""
+    attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    return _check(
+        _libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), 0), "landlock_create_ruleset"
+    )
+
+
+def landlock_allow_below(ruleset: int, path: str, access: int) -> None:
+    """Allow ``access`` on everything below ``path``."""
+    parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rule = struct.pack("=Qi", access, parent)
+        _check(_libc.syscall(_LANDLOCK_ADD, ruleset, 1, rule, 0), "landlock_add_rule")
+    finally:
+        os.close(parent)
+
+
+def landlock_restrict(ruleset: int) -> None:
+    """Apply a ruleset to this thread, for good."""
+    _check(_libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
+
+
+def collapse(address: int, size: int) -> bool:
+    """Ask for huge pages under a part of this process's memory (MADV_COLLAPSE, Linux 6.1): madvise(2)."""
+    return bool(_libc.madvise(address, size, MADV_COLLAPSE) == 0)
+
+
+def _syscall(name: str, *arguments: object) -> int:
+    return int(_libc.syscall(_SYSCALLS[platform.machine()][name], *arguments))
+
+
+def _check(result: int, name: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result

@@ -1,0 +1,256 @@
+"""The zygote: imports the template's modules once, then forks a sandbox for every request.
+
+It has one thread, holds no secret, never reads what a sandbox writes, and opens nothing between preparing
+and forking.  The host speaks to it in messages of JSON with descriptors attached; the zygote dies with its
+owner: at the end of the connection, or when the owner's pidfd becomes readable.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from cellfork.guest import linux, sandbox
+from cellfork.guest.memory import OneHeap
+
+MAX_MESSAGE = 1 << 20
+MAX_FDS = 16
+INDEXES = 1023
+SPARE_NAMESPACES = 8
+NAME = "cellfork-zygote"
+
+Message = dict[str, Any]
+
+
+def main(control_fd: int, owner_fd: int, maker_fd: int = -1) -> NoReturn:
+    """Prepare, report ``ready``, serve for ever."""
+    sys.argv[:] = [""]
+    control = socket.socket(fileno=control_fd)
+    settings: Message = json.loads(control.recv(MAX_MESSAGE))
+    heap = OneHeap()
+    try:
+        image, report = _prepare(settings, heap)
+    except Exception as error:  # noqa: BLE001 - whatever a preload raises must reach the host as a message
+        _send(
+            control,
+            {"op": "failed", "step": "prepare", "errno": None, "message": f"{type(error).__name__}: {error}"},
+        )
+        os._exit(1)
+    _send(control, {"op": "ready", **report})
+    makers = Namespaces(maker_fd) if maker_fd >= 0 else None
+    Zygote(control, owner_fd, makers, settings, image, heap).serve()
+
+
+class Namespaces:
+    """Pairs of prepared user and network namespaces, asked for ahead of need."""
+
+    def __init__(self, maker_fd: int) -> None:
+        self._maker = socket.socket(fileno=maker_fd)
+        self._in_use: dict[int, int] = {}
+        self._asked: list[int] = []
+        self._next = 0
+        for _ in range(SPARE_NAMESPACES):
+            self._ask()
+
+    def take(self) -> tuple[int, int, int]:
+        """Return the index of an id range and the descriptors of its user and network namespaces."""
+        if not self._asked:
+            self._ask()
+        _message, fds, _flags, _address = socket.recv_fds(self._maker, 64, 2)
+        if len(fds) != 2:
+            raise OSError(0, "no namespaces could be made")
+        index = self._asked.pop(0)
+        return index, fds[0], fds[1]
+
+    def replenish(self) -> None:
+        """Ask for another pair (done after a fork, off the way of the request)."""
+        while len(self._asked) < SPARE_NAMESPACES and len(self._in_use) + len(self._asked) < INDEXES:
+            self._ask()
+
+    def used_by(self, pid: int, index: int) -> None:
+        """Keep ``index`` from being given out while ``pid`` lives."""
+        self._in_use[pid] = index
+
+    def freed_by(self, pid: int) -> None:
+        """Let the index of ``pid`` be given out again."""
+        self._in_use.pop(pid, None)
+
+    def close(self) -> None:
+        """Give the descriptor back (in a forked child)."""
+        self._maker.close()
+
+    def _ask(self) -> None:
+        taken = {*self._in_use.values(), *self._asked}
+        if len(taken) >= INDEXES:
+            raise OSError(0, f"a zygote serves at most {INDEXES} sandboxes at a time")
+        self._next = self._next % INDEXES + 1
+        while self._next in taken:
+            self._next = self._next % INDEXES + 1
+        self._maker.send(str(self._next).encode())
+        self._asked.append(self._next)
+
+
+class Zygote:
+    """Serves fork requests and reports the ends of sandboxes."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        owner_fd: int,
+        makers: Namespaces | None,
+        settings: Message,
+        image: Any,
+        heap: OneHeap,
+    ) -> None:
+        self._control = control
+        self._owner_fd = owner_fd
+        self._makers = makers
+        self._settings = settings
+        self._image = image
+        self._heap = heap
+        self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if makers else -1
+        self._children: dict[int, str] = {}
+        self._wakeup, wakeup_write = socket.socketpair()
+        wakeup_write.setblocking(False)
+        self._wakeup_write = wakeup_write
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
+
+    def serve(self) -> NoReturn:
+        """Fork on request until the owner is gone."""
+        poll = select.poll()
+        for fd in (self._control.fileno(), self._owner_fd, self._wakeup.fileno()):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._owner_fd in ready:
+                os._exit(0)
+            if self._wakeup.fileno() in ready:
+                self._wakeup.recv(4096)
+                self._reap()
+            if self._control.fileno() in ready:
+                self._handle()
+
+    def _handle(self) -> None:
+        data, fds, _flags, _address = socket.recv_fds(self._control, MAX_MESSAGE, MAX_FDS)
+        if not data:
+            os._exit(0)
+        request: Message = json.loads(data)
+        try:
+            pid = self._fork(request, fds)
+        except OSError as error:
+            _send(self._control, {"op": "refused", "sandbox": request["sandbox"], "message": str(error)})
+        else:
+            pidfd = os.pidfd_open(pid)
+            message = json.dumps({"op": "forked", "sandbox": request["sandbox"], "pid": pid}).encode()
+            socket.send_fds(self._control, [message], [pidfd])
+            os.close(pidfd)
+            self._children[pid] = request["sandbox"]
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if self._makers:
+            self._makers.replenish()
+
+    def _fork(self, request: Message, fds: Sequence[int]) -> int:
+        if self._makers is None:
+            return os.fork() or self._run_sandbox(request, fds, None)
+        namespaces = self._makers.take()
+        linux.unshare(linux.CLONE_NEWPID)
+        try:
+            pid = os.fork() or self._run_sandbox(request, fds, namespaces)
+        finally:
+            linux.setns(self._own_pid_namespace, linux.CLONE_NEWPID)
+        index, user_fd, net_fd = namespaces
+        self._makers.used_by(pid, index)
+        os.close(user_fd)
+        os.close(net_fd)
+        return pid
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._makers:
+                self._makers.freed_by(pid)
+            name = self._children.pop(pid, None)
+            if name is not None:
+                _send(self._control, {"op": "exited", "sandbox": name, "status": status})
+
+    def _run_sandbox(
+        self, request: Message, fds: Sequence[int], namespaces: tuple[int, int, int] | None
+    ) -> NoReturn:
+        (connection_fd,) = fds
+        try:
+            self._become_sandbox(request, connection_fd, namespaces)
+        except BaseException as error:  # noqa: BLE001 - a fork must never return into the zygote's loop
+            _report_failure(connection_fd, error)
+        os._exit(70)
+
+    def _become_sandbox(
+        self, request: Message, connection_fd: int, namespaces: tuple[int, int, int] | None
+    ) -> None:
+        from cellfork.guest import init  # imported by _prepare already
+
+        self._heap.leave()
+        plan = self._settings["plan"] | request
+        sandbox.reset_process()
+        if namespaces is not None:
+            sandbox.enter_cgroups(connection_fd)
+            index, user_ns, net_ns = namespaces
+            sandbox.isolate(plan, user_ns, net_ns, index)
+            sandbox.lock(plan)
+        connection = init.take_connection(connection_fd)
+        init.main(connection, plan, self._image)
+
+
+def _prepare(settings: Message, heap: OneHeap) -> tuple[Any, Message]:
+    """Import everything that sandboxes share, load the base filter, and leave one thread and a tidy heap."""
+    from cellfork.guest import init  # noqa: F401 - so that a fork finds it in memory
+    from cellfork.guest.python import kernel
+
+    heap.enter()
+    gc.disable()
+    _name_process(NAME)
+    image = kernel.prepare(settings["preload"])
+    if settings["seccomp_base"]:
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        linux.load_seccomp(bytes.fromhex(settings["seccomp_base"]))
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return image, {"collapsed": heap.collapse(), "python": sys.version.split()[0]}
+
+
+def _name_process(name: str) -> None:
+    with open("/proc/self/comm", "w", encoding="ascii") as comm:
+        comm.write(name[:15])
+
+
+def _report_failure(connection_fd: int, error: BaseException) -> None:
+    from cellfork.wire.frames import encode
+
+    message = f"{type(error).__name__}: {error}"[:2000]
+    header = {"op": "reply", "id": 0, "ok": False, "code": "startup_failed", "message": message}
+    try:
+        os.write(connection_fd, encode(header))
+    except OSError:
+        os._exit(71)
+
+
+def _send(control: socket.socket, message: Message) -> None:
+    control.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
