@@ -1,0 +1,169 @@
+"""The Python kernel's life after the fork: take code, run it, send what it produces.
+
+One thread, no event loop of its own: it blocks on its socket until init sends a frame.
+"""
+
+import atexit
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from cellfork.guest.python import entropy
+from cellfork.guest.python.cells import Cells
+from cellfork.guest.python.content import NOTHING, Content, encode_error
+from cellfork.guest.python.failures import Failure, describe
+from cellfork.guest.python.image import Image, make_pristine, prepare
+from cellfork.guest.python.questions import Questions
+from cellfork.guest.python.streams import flush_replaced
+from cellfork.guest.python.transport import Inbox
+from cellfork.wire.frames import Frame
+
+__all__ = ["Image", "prepare", "run"]
+
+
+def run(image: Image, connection: socket.socket, nonce: bytes, marker_fds: tuple[int, int]) -> NoReturn:
+    """Serve executions from ``connection`` until init closes it or the code leaves; never returns.
+
+    To be called in a fork of the process that prepared ``image``, with descriptors 0, 1 and 2 in place.
+    ``marker_fds`` are private descriptors of the pipes behind 1 and 2; ``nonce`` goes into every marker.
+    """
+    code = 1
+    try:
+        code = Kernel(image, connection, nonce, marker_fds).serve()
+    finally:
+        os._exit(code)
+
+
+class Outcome(NamedTuple):
+    """How an execution ended."""
+
+    failure: Failure | None
+    number: int | None
+
+
+class Kernel:
+    """One context's interpreter."""
+
+    def __init__(
+        self, image: Image, connection: socket.socket, nonce: bytes, marker_fds: tuple[int, int]
+    ) -> None:
+        image.interrupts.install()
+        image.outlet.connect(marker_fds, nonce)
+        image.reporter.connect(connection, image.fflush)
+        sys.stdout, sys.stderr = image.stdout, image.stderr
+        entropy.reseed()
+        self._shell = image.shell
+        self._image = image
+        self._interrupts = image.interrupts
+        self._reporter = image.reporter
+        self._inbox = Inbox(connection)
+        self._cells = Cells(image.shell, connection)
+        self._questions = Questions(image.reporter, self._inbox, image.interrupts)
+        self._questions.install()
+
+    def serve(self) -> int:
+        """Run what init sends; return the exit code of the process."""
+        while True:
+            frame = self._next()
+            if frame is None:
+                return 0
+            if frame.header["op"] == "configure":
+                self._configure(frame.header["cwd"], frame.header["envs"])
+            elif frame.header["op"] == "warm_up":
+                self._execute(frame)
+                make_pristine(self._shell)
+            elif frame.header["op"] == "execute":
+                self._execute(frame)
+                if not self._image.outlet.owner:
+                    return 0  # a process that the user's code forked, and that came back from its cell
+                if self._shell.exit_now:
+                    return self._leave()
+
+    @staticmethod
+    def _configure(cwd: str | None, envs: Mapping[str, str]) -> None:
+        """Become the kernel of a context that starts in ``cwd``, which init has looked at, with ``envs`` added."""
+        os.environ.update(envs)
+        if cwd is not None:
+            os.chdir(cwd)
+            os.environ["PWD"] = cwd
+
+    def _next(self) -> Frame | None:
+        frame = self._inbox.take()
+        if frame is None:
+            self._cells.wait()
+            frame = self._inbox.next()
+        return frame
+
+    def _execute(self, frame: Frame) -> None:
+        header = frame.header
+        self._reporter.begin(header["execution"], int(header.get("result", 0)) or self._reporter.result_limit)
+        self._questions.allowed = bool(header.get("stdin"))
+        outcome = self._run(frame.body.decode("utf-8", "replace"), header)
+        self._interrupts.install()
+        failure = outcome.failure
+        content: Content = NOTHING if failure is None else encode_error(failure.value, failure.traceback)
+        self._reporter.done(
+            {
+                "status": "ok" if failure is None else failure.status,
+                "count": outcome.number,
+                "next_count": self._shell.execution_count,
+                "name": None if failure is None else failure.name[:1024],
+            },
+            content,
+        )
+
+    def _run(self, code: str, header: Mapping[str, Any]) -> Outcome:
+        """Run a cell with signals and environment in place.  Nothing that the code raises escapes."""
+        interrupts = self._interrupts
+        try:
+            try:
+                interrupts.fired = False
+                interrupts.running = True
+                if interrupts.missed:
+                    interrupts.missed = False
+                    self._reporter.missed()
+                return self._run_cell(code, header)
+            finally:
+                interrupts.running = False
+        except KeyboardInterrupt:
+            return Outcome(Failure("interrupted", "KeyboardInterrupt", "", "KeyboardInterrupt"), None)
+        except BaseException as error:  # noqa: BLE001 - the kernel's boundary: it answers whatever happens
+            text = f"{type(error).__name__}: the cell's end could not be told"
+            return Outcome(Failure("error", type(error).__name__, text, text), None)
+
+    def _run_cell(self, code: str, header: Mapping[str, Any]) -> Outcome:
+        shell = self._shell
+        shell.shown.clear()
+        restore = _set_environment(header.get("envs") or {})
+        try:
+            silent = bool(header.get("silent"))
+            result = self._cells.run(code, silent=silent)
+            failure = describe(result, shell.shown, fired=self._interrupts.fired)
+            flush_replaced(self._image.stdout, self._image.stderr)
+            return Outcome(failure, None if silent else result.execution_count)
+        finally:
+            shell.displayhook._is_active = False
+            _restore_environment(restore)
+
+    def _leave(self) -> int:
+        """Run the exit handlers, as a kernel that is told to exit does."""
+        atexit._run_exitfuncs()
+        flush_replaced(self._image.stdout, self._image.stderr)
+        self._image.fflush(None)
+        return 0
+
+
+def _set_environment(envs: Mapping[str, str]) -> dict[str, str | None]:
+    before = {name: os.environ.get(name) for name in envs}
+    os.environ.update(envs)
+    return before
+
+
+def _restore_environment(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,0 +1,98 @@
+"""A process that prepares one image and forks, for every connection it is handed, an init with a Python kernel.
+
+Run as a program: its argument is a descriptor over which the connections come.  No isolation.
+"""
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from cellfork.guest.kernels import PythonKernel
+from cellfork.guest.link import HostLink
+from cellfork.guest.loop import Loop
+from cellfork.guest.python import kernel
+from cellfork.wire.frames import Decoder
+
+PRELOAD = ["numpy", "pandas", "matplotlib.pyplot", "PIL.Image", "e2b_charts", "no_such_module"]
+
+
+def main(control_fd: int) -> None:
+    control = socket.socket(fileno=control_fd)
+    image = kernel.prepare(PRELOAD)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control.send(repr({"missing": image.missing, "fds": sorted(os.listdir("/proc/self/fd"))}).encode())
+    while True:
+        data, fds, _flags, _address = socket.recv_fds(control, 4096, 1)
+        if not data:
+            os._exit(0)
+        if not os.fork():
+            control.close()
+            serve(socket.socket(fileno=fds[0]), image, data.decode())
+        os.close(fds[0])
+
+
+def serve(connection: socket.socket, image: Any, cwd: str) -> None:
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        Init(connection, image, cwd).run()
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(0)
+
+
+class Init:
+    """As much of init as a kernel needs."""
+
+    def __init__(self, connection: socket.socket, image: Any, cwd: str) -> None:
+        self.loop = Loop()
+        self.connection = connection
+        self.link = HostLink(connection)
+        self.kernel = PythonKernel.start(self.loop, self.link, image, cwd=cwd, envs={"FROM_START": "it's"})
+        self.kernel.claim(1)
+        self.decoder = Decoder()
+        self.wakeup, write = socket.socketpair()
+        write.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        self.write = write
+        self.loop.watch(self.wakeup.fileno(), self.reap)
+        self.loop.watch(connection.fileno(), self.read)
+
+    def run(self) -> None:
+        self.loop.run()
+        self.kernel.stop()
+
+    def reap(self) -> None:
+        self.wakeup.recv(4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid == self.kernel.pid:
+                self.kernel.exited(status)
+
+    def read(self) -> None:
+        data = self.connection.recv(1 << 18)
+        if not data:
+            self.loop.stop()
+            return
+        for frame in self.decoder.feed(data):
+            if frame.channel:
+                self.kernel.receive(frame.header, frame.body)
+            elif frame.header["op"] == "interrupt":
+                self.kernel.interrupt()
+            elif frame.header["op"] == "terminate":
+                self.kernel.terminate(frame.header["signal"])
+            elif frame.header["op"] == "ping":
+                self.link.send({"op": "pong", "pid": self.kernel.pid, "init": os.getpid()})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
