@@ -1,0 +1,1 @@
+"""Isolation back ends that start sandboxes."""

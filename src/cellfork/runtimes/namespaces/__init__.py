@@ -1,0 +1,1 @@
+"""The default isolation: user, mount, pid, ipc, uts, network and cgroup namespaces around forks of a zygote."""

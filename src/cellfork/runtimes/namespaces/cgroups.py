@@ -1,0 +1,336 @@
+"""Control groups, v2 and v1: where limits can be set, one group for each sandbox, what it has used.
+
+On a hybrid host each controller is taken from wherever it is: the v1 hierarchy that has it, or v2.
+The v2 tree, where there is one, also gives ``cgroup.kill`` and CPU time without any controller.
+
+Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
+"""
+
+import contextlib
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellfork.model.errors import IsolationUnavailable, Missing
+from cellfork.model.limits import Limits
+from cellfork.runtimes.base import Usage
+
+PREFIX = "cellfork"
+ENVIRONMENT = "CELLFORK_CGROUP"
+"""Names the directory (relative to each hierarchy) below which groups are made; for delegated groups."""
+CPU_PERIOD = 100_000
+CONTROLLERS = ("memory", "pids", "cpu")
+
+DELEGATE = (
+    "as an ordinary user run inside a delegated group, for instance "
+    "'systemd-run --user --scope -p Delegate=yes cellfork …' or the provided systemd unit; "
+    f"or let an administrator give you a group and name it in {ENVIRONMENT}; "
+    "or ask for no such limit (Limits(memory=None, cpu=None, pids=None))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """A mounted cgroup tree, the group in it that new groups are made in, and its controllers."""
+
+    version: int
+    mount: Path
+    base: Path
+    controllers: frozenset[str]
+
+
+class Group:
+    """The groups of one sandbox, one in each hierarchy that is used."""
+
+    def __init__(self, paths: Mapping[str, Path], versions: Mapping[str, int]) -> None:
+        self._paths = paths
+        self._versions = versions
+        self._files: dict[str, int] = {}
+
+    @property
+    def directories(self) -> list[Path]:
+        """The distinct directories."""
+        return sorted(set(self._paths.values()))
+
+    def open_procs(self) -> list[int]:
+        """Return a descriptor of each ``cgroup.procs``; writing ``0`` to it moves the writer in."""
+        return [os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in self.directories]
+
+    def usage(self) -> Usage:
+        """Measure now."""
+        memory_file, peak_file = (
+            ("memory.current", "memory.peak")
+            if self._versions.get("memory") == 2
+            else ("memory.usage_in_bytes", "memory.max_usage_in_bytes")
+        )
+        return Usage(
+            cpu_time=self._cpu_time(),
+            memory=self._number("memory", memory_file),
+            peak_memory=self._number("memory", peak_file),
+            oom_kills=self._oom_kills(),
+            pids=self._number("pids", "pids.current"),
+        )
+
+    def reset_peak(self) -> None:
+        """Let the peak start again (v1; v2 since Linux 6.12)."""
+        name = "memory.peak" if self._versions.get("memory") == 2 else "memory.max_usage_in_bytes"
+        fd = self._open("memory", name, os.O_RDWR)
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(fd, b"0", 0)
+
+    def processes(self) -> list[int]:
+        """Return the pids in the group."""
+        pids: set[int] = set()
+        for path in self.directories:
+            with contextlib.suppress(OSError):
+                pids |= {int(pid) for pid in (path / "cgroup.procs").read_text().split()}
+        return sorted(pids)
+
+    def kill(self) -> bool:
+        """Kill every process in the group at once; ``False`` where the kernel cannot (before Linux 5.14)."""
+        path = self._paths.get("unified")
+        if path is None:
+            return False
+        try:
+            (path / "cgroup.kill").write_text("1")
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+
+    def remove(self) -> bool:
+        """Remove the directories; ``False`` while a process is still leaving."""
+        self.close()
+        left = [path for path in self.directories if not _remove(path)]
+        return not left
+
+    def _cpu_time(self) -> float | None:
+        text = self._read("unified", "cpu.stat")
+        if text is not None and text.startswith(b"usage_usec "):
+            return int(text.split(None, 2)[1]) / 1e6
+        nanoseconds = self._number("cpuacct", "cpuacct.usage")
+        return None if nanoseconds is None else nanoseconds / 1e9
+
+    def _oom_kills(self) -> int:
+        name = "memory.events" if self._versions.get("memory") == 2 else "memory.oom_control"
+        for line in (self._read("memory", name) or b"").splitlines():
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+        return 0
+
+    def _number(self, controller: str, name: str) -> int | None:
+        text = self._read(controller, name)
+        return int(text) if text and text.strip().isdigit() else None
+
+    def _read(self, controller: str, name: str) -> bytes | None:
+        fd = self._open(controller, name, os.O_RDONLY)
+        if fd is None:
+            return None
+        try:
+            return os.pread(fd, 4096, 0)
+        except OSError:
+            return None
+
+    def _open(self, controller: str, name: str, flags: int) -> int | None:
+        path = self._paths.get(controller)
+        if path is None:
+            return None
+        key = f"{controller}/{name}"
+        if key not in self._files:
+            try:
+                self._files[key] = os.open(path / name, flags | os.O_CLOEXEC)
+            except OSError:
+                return None
+        return self._files[key]
+
+
+class Cgroups:
+    """Finds the hierarchies of this host and makes groups in them."""
+
+    def __init__(self, hierarchies: Mapping[str, Hierarchy]) -> None:
+        self.hierarchies = hierarchies
+
+    @classmethod
+    def detect(cls) -> "Cgroups":
+        """Look at what is mounted and where this process may make groups."""
+        found: dict[str, Hierarchy] = {}
+        for hierarchy in _mounted():
+            if not _can_make_groups(hierarchy):
+                continue
+            for controller in hierarchy.controllers:
+                found.setdefault(controller, hierarchy)
+        return cls(found)
+
+    def missing(self, limits: Limits) -> list[Missing]:
+        """Return what of ``limits`` cannot be enforced here."""
+        wanted = {"memory": limits.memory, "pids": limits.pids, "cpu": limits.cpu}
+        return [
+            Missing(f"cgroup {name}", f"the limit on {name} cannot be enforced without it", DELEGATE)
+            for name, value in wanted.items()
+            if value is not None and name not in self.hierarchies
+        ]
+
+    def create(self, name: str, limits: Limits) -> Group:
+        """Make the groups of a sandbox and set its limits.
+
+        Raises :class:`IsolationUnavailable` where a limit cannot be set: it is never left out.
+        """
+        missing = self.missing(limits)
+        if missing:
+            raise IsolationUnavailable("this host cannot enforce the limits", tuple(missing))
+        used = [c for c in (*CONTROLLERS, "unified", "cpuacct") if c in self.hierarchies]
+        paths = {c: self.hierarchies[c].base / f"{PREFIX}-{name}" for c in used}
+        group = Group(paths, {c: self.hierarchies[c].version for c in used})
+        try:
+            for path in group.directories:
+                path.mkdir()
+            self._set(paths, limits)
+        except OSError as error:
+            group.remove()
+            raise IsolationUnavailable(f"a limit could not be set: {error}") from error
+        return group
+
+    def _set(self, paths: Mapping[str, Path], limits: Limits) -> None:
+        if limits.memory is not None:
+            self._set_memory(paths["memory"], limits.memory_bytes)
+        if limits.pids is not None:
+            _write(paths["pids"] / "pids.max", limits.pids)
+        if limits.cpu is not None:
+            self._set_cpu(paths["cpu"], int(limits.cpu * CPU_PERIOD))
+
+    def _set_memory(self, path: Path, size: int) -> None:
+        if self.hierarchies["memory"].version == 2:
+            _write(path / "memory.max", size)
+            _write_if_present(path / "memory.swap.max", 0)
+            return
+        _write(path / "memory.limit_in_bytes", size)
+        _write_if_present(path / "memory.memsw.limit_in_bytes", size)
+        _write_if_present(path / "memory.swappiness", 0)
+
+    def _set_cpu(self, path: Path, quota: int) -> None:
+        if self.hierarchies["cpu"].version == 2:
+            _write(path / "cpu.max", f"{quota} {CPU_PERIOD}")
+            return
+        _write(path / "cpu.cfs_period_us", CPU_PERIOD)
+        _write(path / "cpu.cfs_quota_us", quota)
+
+
+def remove_when_empty(group: Group, seconds: float = 2.0) -> bool:
+    """Remove ``group``, waiting up to ``seconds`` for its last processes to leave."""
+    deadline = time.monotonic() + seconds
+    while not group.remove():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def _mounted() -> list[Hierarchy]:
+    own = _own_groups()
+    hierarchies: list[Hierarchy] = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _source, mount_point, kind, options, *_ = line.split()
+        mount = Path(mount_point.replace("\\040", " "))
+        if kind == "cgroup2":
+            hierarchies.append(_unified(mount, own.get("", "/")))
+        elif kind == "cgroup":
+            controllers = frozenset(options.split(",")) & {*CONTROLLERS, "cpuacct"}
+            path = next((own[c] for c in controllers if c in own), "/")
+            hierarchies.append(Hierarchy(1, mount, _base(mount, path), controllers))
+    return hierarchies
+
+
+def _unified(mount: Path, own: str) -> Hierarchy:
+    base = _base(mount, "/" if os.geteuid() == 0 else own)
+    available = frozenset(_words(base / "cgroup.controllers")) & set(CONTROLLERS)
+    return Hierarchy(2, mount, base, frozenset(_enable(base, available)) | {"unified"})
+
+
+def _enable(base: Path, controllers: frozenset[str]) -> set[str]:
+    """Turn the controllers on for groups below ``base``; return those that are on."""
+    for controller in sorted(controllers - set(_words(base / "cgroup.subtree_control"))):
+        try:
+            _write(base / "cgroup.subtree_control", f"+{controller}")
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                continue
+            _leave_to_leaf(base)
+            with contextlib.suppress(OSError):
+                _write(base / "cgroup.subtree_control", f"+{controller}")
+    return set(_words(base / "cgroup.subtree_control")) & controllers
+
+
+def _leave_to_leaf(base: Path) -> None:
+    """Move the processes of ``base`` into a group of their own: v2 allows limits only below empty groups."""
+    leaf = base / f"{PREFIX}-host"
+    with contextlib.suppress(OSError):
+        leaf.mkdir(exist_ok=True)
+        for pid in _words(base / "cgroup.procs"):
+            _write(leaf / "cgroup.procs", pid)
+
+
+def _base(mount: Path, own: str) -> Path:
+    return mount / os.environ.get(ENVIRONMENT, own).lstrip("/")
+
+
+def _own_groups() -> dict[str, str]:
+    groups: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _number, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            groups[controller] = path
+    return groups
+
+
+def _can_make_groups(hierarchy: Hierarchy) -> bool:
+    """Make a group and move a process into it: v2 asks for rights on the common ancestor as well."""
+    probe = hierarchy.base / f"{PREFIX}-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+    except OSError:
+        return False
+    try:
+        move = ["/bin/sh", "-c", 'echo 0 > "$1"', "sh", str(probe / "cgroup.procs")]
+        return os.geteuid() == 0 or subprocess.run(move, capture_output=True, check=False).returncode == 0
+    finally:
+        _remove(probe)
+
+
+def _remove(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _write(path: Path, value: int | str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, str(value).encode())
+    finally:
+        os.close(fd)
+
+
+def _write_if_present(path: Path, value: int) -> None:
+    if path.exists():
+        _write(path, value)

@@ -1,0 +1,204 @@
+"""What a sandbox sees: the template's root as a list of entries (pure data, carried out by ``guest/boot.py``)."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cellfork.guest import linux
+from cellfork.model.specs import HOME
+from cellfork.runtimes.interpreter import Interpreter
+
+Entry = list[Any]
+
+READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+DEVICE = linux.MS_NOSUID | linux.MS_NOEXEC
+
+LIBRARY = "/run/cellfork/lib"
+"""Where the guest's own code is seen inside."""
+VENV = "/opt/venv"
+"""The environment that ``pip install`` inside a sandbox writes to; a link into the sandbox's own disk."""
+VENV_PLACE = "/home/.sandbox/venv"
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+SYSTEM_DIRS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+ETC_ALLOWED = (
+    "alternatives",
+    "ca-certificates",
+    "crypto-policies",
+    "debian_version",
+    "fonts",
+    "ImageMagick-6",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "magic",
+    "mailcap",
+    "mime.types",
+    "os-release",
+    "pki/tls/certs",
+    "pki/ca-trust/extracted",
+    "protocols",
+    "R",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+)
+"""What of the host's /etc is visible: nothing that names users, hosts, keys or services of the host."""
+
+PASSWD = (
+    "root:x:0:0:root:/root:/bin/bash\n"
+    f"user:x:1000:1000:user:{HOME}:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+)
+GROUP = "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n"
+HOSTNAME = "sandbox"
+HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
+NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
+
+PROC_HIDDEN_FILES = ("kcore", "keys", "key-users", "kmsg", "kpagecount", "kpageflags", "latency_stats", "sched_debug",
+                     "timer_list", "timer_stats", "sysrq-trigger", "kallsyms", "modules", "iomem", "ioports",
+                     "vmallocinfo", "slabinfo", "interrupts", "config.gz")  # fmt: skip
+PROC_HIDDEN_DIRS = ("acpi", "scsi", "asound", "driver")
+PROC_READ_ONLY = ("bus", "fs", "irq", "sys")
+
+
+def template_root(python: Interpreter, package_dir: str) -> list[Entry]:
+    """Return the entries of a template's root around ``python``; ``package_dir`` is where cellfork's code is."""
+    return [
+        *_skeleton(),
+        *_system(),
+        *_etc(),
+        *_devices(),
+        *_interpreter(python),
+        ["bind", f"{LIBRARY}/cellfork", package_dir, READ_ONLY],
+        ["link", VENV, VENV_PLACE],
+        *([kind, path, content, 0o644] if kind == "file" else _plain(kind, path, content)
+          for kind, path, content in sandbox_environment(python)),
+    ]  # fmt: skip
+
+
+def sandbox_environment(python: Interpreter) -> list[tuple[str, str, str]]:
+    """Return ``(kind, path, content)`` of the writable environment that lies over the template's.
+
+    It is a virtual environment of its own whose packages come first; the template's are added behind it,
+    outside of it, so that pip sees them as installed and never tries to change them.
+    """
+    library = f"{VENV_PLACE}/lib/python{python.version}/site-packages"
+    behind = "".join(f"import site; site.addsitedir({path!r})\n" for path in python.site_packages)
+    return [
+        ("dir", VENV_PLACE, ""),
+        ("dir", f"{VENV_PLACE}/bin", ""),
+        ("dir", f"{VENV_PLACE}/lib", ""),
+        ("dir", f"{VENV_PLACE}/lib/python{python.version}", ""),
+        ("dir", library, ""),
+        ("file", f"{VENV_PLACE}/pyvenv.cfg", _pyvenv(python)),
+        ("file", f"{library}/_template.pth", behind),
+        ("link", f"{VENV_PLACE}/bin/python", python.executable),
+        ("link", f"{VENV_PLACE}/bin/python3", "python"),
+    ]
+
+
+def proc_restrictions(proc: str = "/proc") -> dict[str, list[str]]:
+    """Return which entries of /proc to hide or to make read-only, those that this kernel has."""
+    return {
+        "proc_hidden_files": _present(proc, PROC_HIDDEN_FILES),
+        "proc_hidden_dirs": _present(proc, PROC_HIDDEN_DIRS),
+        "proc_read_only": _present(proc, PROC_READ_ONLY),
+    }
+
+
+def search_path(python: Interpreter) -> str:
+    """Return PATH inside: the sandbox's own environment, the template's, the system's."""
+    return ":".join([
+        f"{VENV}/bin", f"{HOME}/.local/bin", f"{python.prefix}/bin",
+        "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
+    ])  # fmt: skip
+
+
+def _skeleton() -> Iterator[Entry]:
+    for path, mode in (("/home", 0o755), ("/root", 0o755), ("/run", 0o755), ("/var", 0o755), ("/var/lib", 0o755),
+                       ("/var/log", 0o755), ("/opt", 0o755), ("/mnt", 0o755), ("/srv", 0o755)):  # fmt: skip
+        yield ["dir", path, mode]
+    yield ["tmpfs", "/tmp", "mode=1777,size=64m"]
+    yield ["tmpfs", "/home", "mode=777,size=16m"]
+    yield ["dir", HOME, 0o777]
+    yield ["link", "/var/tmp", "/tmp"]
+    yield ["link", "/var/run", "/run"]
+
+
+def _system() -> Iterator[Entry]:
+    for path in SYSTEM_DIRS:
+        if os.path.islink(path):
+            yield ["link", path, os.readlink(path)]
+        elif os.path.isdir(path):
+            yield ["bind", path, path, READ_ONLY]
+
+
+def _etc() -> Iterator[Entry]:
+    yield ["dir", "/etc", 0o755]
+    for path, text in (
+        ("passwd", PASSWD),
+        ("group", GROUP),
+        ("hosts", HOSTS),
+        ("hostname", HOSTNAME + "\n"),
+        ("nsswitch.conf", NSSWITCH),
+        ("resolv.conf", ""),
+    ):
+        yield ["file", f"/etc/{path}", text, 0o644]
+    for name in ETC_ALLOWED:
+        path = f"/etc/{name}"
+        if os.path.islink(path) and not os.path.exists(path):
+            continue
+        if os.path.exists(path):
+            yield ["bind", path, os.path.realpath(path), READ_ONLY]
+
+
+def _devices() -> Iterator[Entry]:
+    yield ["dir", "/dev", 0o755]
+    yield ["dir", "/dev/shm", 0o755]
+    yield ["dir", "/dev/pts", 0o755]
+    for name in DEVICES:
+        yield ["bind", f"/dev/{name}", f"/dev/{name}", DEVICE]
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
+                         ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")):  # fmt: skip
+        yield ["link", f"/dev/{name}", target]
+
+
+def _interpreter(python: Interpreter) -> Iterator[Entry]:
+    seen: list[str] = list(SYSTEM_DIRS)
+    for path in (python.base_prefix, python.prefix, *_link_chain(python.executable)):
+        if not _is_below(path, seen) and path != "/":
+            seen.append(path)
+            yield ["bind", path, path, READ_ONLY]
+
+
+def _link_chain(executable: str) -> Iterator[str]:
+    """Yield the prefix of every interpreter that the executable's symbolic links pass through."""
+    path = executable
+    while os.path.islink(path):
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        yield os.path.dirname(os.path.dirname(path))
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(Path(path).is_relative_to(place) for place in places)
+
+
+def _plain(kind: str, path: str, content: str) -> Entry:
+    return ["dir", path, 0o755] if kind == "dir" else ["link", path, content]
+
+
+def _pyvenv(python: Interpreter) -> str:
+    return (
+        f"home = {python.base_prefix}/bin\ninclude-system-site-packages = false\nversion = {python.version}\n"
+    )
+
+
+def _present(proc: str, names: tuple[str, ...]) -> list[str]:
+    return [f"/proc/{name}" for name in names if os.path.exists(f"{proc}/{name}")]

@@ -1,0 +1,236 @@
+"""The ``namespaces`` runtime: a zygote in its own namespaces, and a locked fork of it for every sandbox."""
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from cellfork.guest import linux
+from cellfork.model.errors import CellforkError, InvalidRequest, IsolationUnavailable, Missing, Unsupported
+from cellfork.model.limits import Limits
+from cellfork.model.specs import HOME, SandboxSpec, Template
+from cellfork.runtimes import interpreter, plan
+from cellfork.runtimes.base import RuntimeReport, Usage
+from cellfork.runtimes.guest import Meter, ProcessGuest
+from cellfork.runtimes.namespaces import layout, seccomp
+from cellfork.runtimes.namespaces.cgroups import Cgroups, Group, remove_when_empty
+from cellfork.runtimes.pool import Pool
+from cellfork.runtimes.zygote import Launch, Zygote
+
+FIRST_HOST_ID = 1 << 29
+IDS_PER_ZYGOTE = 1 << 21
+ID_SLOTS = ((1 << 32) - FIRST_HOST_ID) // IDS_PER_ZYGOTE - 1
+"""Ranges of host ids, far above those of users and of /etc/subuid; each zygote takes one at random."""
+
+
+POOL_ENVIRONMENT = "CELLFORK_POOL"
+MAX_POOL = 100
+
+
+class GroupMeter(Meter):
+    """Measures and kills through the sandbox's control groups."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def usage(self) -> Usage:
+        """Measure now."""
+        return self._group.usage()
+
+    def reset_peak(self) -> None:
+        """Let the peak start again."""
+        self._group.reset_peak()
+
+    def kill(self) -> bool:
+        """Kill every process at once."""
+        return self._group.kill()
+
+    async def release(self) -> None:
+        """Remove the groups."""
+        if not self._group.remove():
+            await asyncio.to_thread(remove_when_empty, self._group)
+
+
+class NamespacesRuntime:
+    """Starts isolated sandboxes.  Implements :class:`cellfork.runtimes.base.Runtime`."""
+
+    name: ClassVar[str] = "namespaces"
+
+    def __init__(self, cgroups: Cgroups | None = None, pool: int | None = None) -> None:
+        """``pool`` sandboxes are kept started ahead (default: ``CELLFORK_POOL``, or none)."""
+        self._cgroups = cgroups
+        self._pool = Pool(_pool_size() if pool is None else pool, partial(self._start, warm=True))
+        self._zygotes: dict[Template, asyncio.Task[Zygote]] = {}
+        self._guests: set[ProcessGuest] = set()
+
+    async def start(self, spec: SandboxSpec) -> ProcessGuest:
+        """Give out a sandbox that was started ahead, or fork one from the template's zygote."""
+        return await self._pool.take(spec) or await self._start(spec)
+
+    async def _start(self, spec: SandboxSpec, *, warm: bool = False) -> ProcessGuest:
+        if spec.network.mode != "none":
+            raise Unsupported(
+                f"the network policy {spec.network.mode!r} is not available yet; sandboxes have no network"
+            )
+        cgroups = self._detect_cgroups()
+        missing = cgroups.missing(spec.limits)
+        if missing:
+            raise IsolationUnavailable("this host cannot enforce the limits", tuple(missing))
+        zygote = await self._zygote(spec.template)
+        guest = self._fork(zygote, spec, cgroups, warm=warm)
+        self._guests.add(guest)
+        await guest.wait_ready()
+        return guest
+
+    async def probe(self) -> RuntimeReport:
+        """Start a bare sandbox and end it; report what was found and what is missing."""
+        features = describe_host(self._detect_cgroups())
+        missing = tuple(self._detect_cgroups().missing(Limits()))
+        try:
+            await self._try_once()
+        except IsolationUnavailable as error:
+            missing += error.missing or (Missing("isolation", str(error), "see the message"),)
+        except CellforkError as error:
+            missing += (Missing("start", str(error), "see the message"),)
+        return RuntimeReport(self.name, not missing, missing, features)
+
+    async def aclose(self) -> None:
+        """Kill every sandbox and zygote."""
+        await self._pool.aclose()
+        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
+        self._guests.clear()
+        zygotes, self._zygotes = self._zygotes, {}
+        for task in zygotes.values():
+            task.cancel()
+            for zygote in await asyncio.gather(task, return_exceptions=True):
+                if isinstance(zygote, Zygote):
+                    await zygote.aclose()
+
+    async def _try_once(self) -> None:
+        limits = Limits(memory=None, cpu=None, pids=None)
+        bare = SandboxSpec(template=Template("probe", preload=()), limits=limits)
+        probing = NamespacesRuntime(self._detect_cgroups(), pool=0)
+        try:
+            await probing.start(bare)
+        finally:
+            await probing.aclose()
+
+    def _detect_cgroups(self) -> Cgroups:
+        if self._cgroups is None:
+            self._cgroups = Cgroups.detect()
+        return self._cgroups
+
+    async def _zygote(self, template: Template) -> Zygote:
+        task = self._zygotes.get(template)
+        if task is None or (
+            task.done() and (task.cancelled() or task.exception() or not task.result().alive)
+        ):
+            task = asyncio.create_task(launch_zygote(template))
+            self._zygotes[template] = task
+        return await asyncio.shield(task)
+
+    def _fork(self, zygote: Zygote, spec: SandboxSpec, cgroups: Cgroups, *, warm: bool) -> ProcessGuest:
+        """Ask for a fork, and make its control groups while the zygote is at it."""
+        name = secrets.token_hex(8)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            child = zygote.fork(name, plan.fork_request(spec, warm=warm), [theirs.fileno()])
+        try:
+            group = cgroups.create(name, spec.limits)
+            _hand_over(group, ours)
+        except BaseException:
+            ours.close()
+            raise
+        guest = ProcessGuest(ours, child, GroupMeter(group), self.name)
+        child.on_exit = lambda _status: self._guests.discard(guest)
+        return guest
+
+
+def _pool_size() -> int:
+    text = os.environ.get(POOL_ENVIRONMENT, "0")
+    if not text.isdecimal() or int(text) > MAX_POOL:
+        raise InvalidRequest(
+            f"{POOL_ENVIRONMENT} is a number of sandboxes from 0 to {MAX_POOL}, not {text!r}"
+        )
+    return int(text)
+
+
+def _hand_over(group: Group, connection: socket.socket) -> None:
+    fds = group.open_procs()
+    try:
+        socket.send_fds(connection, [b"g"], fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+async def launch_zygote(template: Template) -> Zygote:
+    """Start a zygote for ``template`` in namespaces of its own."""
+    if not sys.platform.startswith("linux") or not linux.supported_machine():
+        raise IsolationUnavailable("the namespaces runtime needs Linux on x86_64 or aarch64")
+    python = await asyncio.to_thread(interpreter.describe, template.interpreter)
+    package = plan.package_directory()
+    env = {**plan.environment(python, layout.search_path(python)), "VIRTUAL_ENV": layout.VENV}
+    boot_plan = {
+        "ids": host_ids() if os.geteuid() == 0 else None,
+        "root": layout.template_root(python, package),
+        "argv": plan.zygote_argv(f"{layout.VENV}/bin/python", layout.LIBRARY),
+        "env": env,
+    }
+    settings = {
+        "preload": list(template.preload),
+        "seccomp_base": seccomp.base_filter().hex(),
+        "plan": sandbox_plan(python),
+    }
+    return await Zygote.launch(Launch(boot_argv(package), {}, boot_plan, settings))
+
+
+def boot_argv(package: str) -> list[str]:
+    """Return the command of the boot stage: a bare interpreter that sees nothing but cellfork's guest code."""
+    code = (
+        f"import sys; sys.path.append({os.path.dirname(package)!r}); "
+        "from cellfork.guest.boot import main; main(*map(int, sys.argv[1:]))"
+    )
+    return [sys.executable, "-I", "-S", "-B", "-c", code]
+
+
+def sandbox_plan(python: interpreter.Interpreter) -> dict[str, Any]:
+    """Return what is the same for every sandbox of a zygote."""
+    return {
+        "owns_pid_namespace": True,
+        "home_path": HOME,
+        "hostname": layout.HOSTNAME,
+        "single_id": os.geteuid() != 0,
+        "landlock": linux.landlock_abi(),
+        "writable": ["/home", "/tmp", "/dev/shm"],
+        "seccomp_delta": seccomp.delta_filter().hex(),
+        "home": [list(entry) for entry in layout.sandbox_environment(python)],
+        **layout.proc_restrictions(),
+    }
+
+
+def host_ids() -> list[int]:
+    """Return first and count of a range of host ids for one zygote."""
+    return [FIRST_HOST_ID + secrets.randbelow(ID_SLOTS) * IDS_PER_ZYGOTE, IDS_PER_ZYGOTE]
+
+
+def describe_host(cgroups: Cgroups) -> Mapping[str, str]:
+    """Return what this host has, by name."""
+    abi = linux.landlock_abi()
+    return {
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "ids": "a host id range per sandbox" if os.geteuid() == 0 else "one host id (ordinary user)",
+        "landlock": f"ABI {abi}" if abi else "absent (the other locks remain)",
+        "seccomp": f"{len(seccomp.allowed())} calls allowed"
+        if linux.supported_machine()
+        else "unknown machine",
+        **{
+            f"cgroup {name}": f"v{hierarchy.version} at {hierarchy.base}"
+            for name, hierarchy in sorted(cgroups.hierarchies.items())
+        },
+    }

@@ -1,0 +1,87 @@
+"""What every zygote and sandbox is told, whatever the isolation (pure data)."""
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import cellfork
+from cellfork.model.limits import MiB
+from cellfork.model.specs import HOME, SandboxSpec
+from cellfork.runtimes.interpreter import Interpreter
+
+SHARED_MEMORY = 64 * MiB
+
+ONE_THREAD = dict.fromkeys(
+    (
+        "OPENBLAS_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+    ),
+    "1",
+)
+"""A zygote must have one thread, so that forks of it are whole; its sandboxes inherit the setting."""
+
+
+def package_directory() -> str:
+    """Return where cellfork's own code is."""
+    return str(Path(cellfork.__file__).resolve().parent)
+
+
+def zygote_argv(executable: str, library: str) -> list[str]:
+    """Return the command that runs a zygote; ``library`` holds the ``cellfork`` package."""
+    code = (
+        f"import sys; sys.path.insert(1, {library!r}); "
+        "from cellfork.guest.zygote import main; main(*map(int, sys.argv[1:]))"
+    )
+    return [executable, "-c", code]
+
+
+def environment(python: Interpreter, path: str, home: str = HOME) -> dict[str, str]:
+    """Return the whole environment of a zygote and so of every sandbox: an allow-list, nothing inherited."""
+    return {
+        **ONE_THREAD,
+        "PATH": path,
+        "HOME": home,
+        "USER": "user",
+        "LOGNAME": "user",
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "IPYTHONDIR": f"{home}/.ipython",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PYTHONUNBUFFERED": "1",
+        "CELLFORK_SANDBOX": "1",
+        "CELLFORK_PYTHON": python.version,
+    }
+
+
+def fork_request(spec: SandboxSpec, *, warm: bool = False) -> dict[str, Any]:
+    """Return what a zygote must know of one sandbox; ``warm`` lets its first kernel run a line before it is used."""
+    limits = spec.limits
+    return {
+        "envs": dict(spec.envs),
+        "warm": warm,
+        "disk": limits.disk_bytes,
+        "inodes": limits.inodes,
+        "shm": min(SHARED_MEMORY, limits.memory_bytes or SHARED_MEMORY),
+        "rlimits": rlimits(spec),
+    }
+
+
+def rlimits(spec: SandboxSpec) -> list[list[int]]:
+    """Return ``[resource, soft, hard]`` for every limit of a process that is set."""
+    limits = spec.limits
+    most = {
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_FSIZE: limits.disk_bytes,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+    }
+    return [[number, value, value] for number, value in most.items()]

@@ -1,0 +1,226 @@
+"""The host's handle on a zygote process: start it, ask it for forks, end it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cellfork.model.errors import IsolationUnavailable, Missing, StartupFailed
+
+MAX_MESSAGE = 1 << 20
+START_SECONDS = 60.0
+EXIT_SECONDS = 5.0
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a zygote.
+
+    ``argv`` gets the descriptors of the control socket and of the owner's pidfd appended; ``plan`` is sent
+    first where there is a boot stage, then ``settings``.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    plan: Message | None
+    settings: Message
+
+
+@dataclass(slots=True)
+class Child:
+    """A sandbox that the zygote forked."""
+
+    forked: asyncio.Future[tuple[int, int]]
+    exited: asyncio.Future[int]
+    on_exit: Callable[[int], None] | None = None
+
+
+class Zygote:
+    """One zygote process.  All methods belong to the event loop in which it was launched."""
+
+    def __init__(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        self._control = control
+        self._process = process
+        self._pid = process.pid
+        self._loop = asyncio.get_running_loop()
+        self._children: dict[str, Child] = {}
+        self._ready: asyncio.Future[Message] = self._loop.create_future()
+        self.forks = 0
+        self.started = time.monotonic()
+        self._loop.add_reader(control.fileno(), self._read)
+
+    @classmethod
+    async def launch(cls, launch: Launch) -> "Zygote":
+        """Start a zygote and wait until it has imported its modules.
+
+        Raises :class:`IsolationUnavailable` where a step of the isolation failed, :class:`StartupFailed`
+        where the interpreter did.
+        """
+        control, process = _spawn(launch)
+        zygote = cls(control, process)
+        for message in (launch.plan, launch.settings):
+            if message is not None:
+                control.send(json.dumps(message).encode())
+        try:
+            await asyncio.wait_for(asyncio.shield(zygote._ready), START_SECONDS)
+        except BaseException:
+            await zygote.aclose()
+            raise
+        return zygote
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still fork."""
+        return self._control.fileno() >= 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id on the host."""
+        return self._pid
+
+    def fork(self, name: str, request: Message, fds: Sequence[int]) -> Child:
+        """Ask for a sandbox; the answer comes through the returned child's futures.
+
+        Raises :class:`StartupFailed` where the zygote is gone or does not keep up.
+        """
+        child = Child(self._loop.create_future(), self._loop.create_future())
+        try:
+            socket.send_fds(
+                self._control, [json.dumps({**request, "op": "fork", "sandbox": name}).encode()], fds
+            )
+        except OSError as error:
+            raise StartupFailed(f"the zygote does not take requests: {error}") from error
+        self._children[name] = child
+        self.forks += 1
+        return child
+
+    async def aclose(self) -> None:
+        """Kill the zygote, and with it every sandbox in its pid namespace; wait until it is gone."""
+        if self.alive:
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        await asyncio.to_thread(self._wait)
+        self._fail(StartupFailed("the zygote was ended"))
+
+    def _wait(self) -> None:
+        """Reap the boot stage and the zygote: both are children of this process."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(EXIT_SECONDS)
+        if self._pid != self._process.pid:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+
+    def _read(self) -> None:
+        try:
+            data, fds, _flags, _address = socket.recv_fds(self._control, MAX_MESSAGE, 1)
+        except (BlockingIOError, InterruptedError):
+            return
+        except ConnectionError:
+            data, fds = b"", []
+        if data:
+            self._handle(json.loads(data), fds)
+            return
+        self._loop.remove_reader(self._control.fileno())
+        self._control.close()
+        self._fail(StartupFailed("the zygote ended unexpectedly"))
+
+    def _handle(self, message: Message, fds: Sequence[int]) -> None:
+        match message["op"]:
+            case "booted":
+                self._pid = message["pid"]
+            case "ready":
+                self._ready.set_result(message)
+            case "failed":
+                self._fail(_failure(message))
+            case "forked":
+                self._forked(message, fds[0])
+            case "refused":
+                child = self._children.pop(message["sandbox"])
+                _fail(child.forked, StartupFailed(message["message"]))
+            case "exited":
+                self._exited(message)
+
+    def _forked(self, message: Message, pidfd: int) -> None:
+        child = self._children[message["sandbox"]]
+        if child.forked.done():
+            os.close(pidfd)
+        else:
+            child.forked.set_result((_host_pid(pidfd), pidfd))
+
+    def _exited(self, message: Message) -> None:
+        child = self._children.pop(message["sandbox"], None)
+        if child is None:
+            return
+        if not child.exited.done():
+            child.exited.set_result(message["status"])
+        if child.on_exit:
+            child.on_exit(message["status"])
+
+    def _fail(self, error: Exception) -> None:
+        _fail(self._ready, error)
+        children, self._children = self._children, {}
+        for child in children.values():
+            _fail(child.forked, error)
+            if not child.exited.done():
+                child.exited.set_result(-1)
+            if child.on_exit:
+                child.on_exit(-1)
+
+
+def _spawn(launch: Launch) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    owner = os.pidfd_open(os.getpid())
+    try:
+        process = subprocess.Popen(
+            [*launch.argv, str(theirs.fileno()), str(owner)],
+            env=dict(launch.env),
+            pass_fds=(theirs.fileno(), owner),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(owner)
+    ours.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_MESSAGE)
+    return ours, process
+
+
+def _host_pid(pidfd: int) -> int:
+    """Return the pid behind ``pidfd`` as this process sees it (the zygote knows it by another number)."""
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as info:
+        return next(int(line.split()[1]) for line in info if line.startswith("Pid:"))
+
+
+def _failure(message: Message) -> Exception:
+    text = f"{message['step']}: {message['message']}"
+    if message["errno"] is None:
+        return StartupFailed(f"the zygote did not start: {text}")
+    missing = Missing(
+        message["step"], message["message"], "run 'cellfork doctor' to see what this host allows"
+    )
+    return IsolationUnavailable(f"the isolation could not be built ({text})", (missing,))
+
+
+def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # mark as looked at: not everybody waits
