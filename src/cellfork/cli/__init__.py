@@ -1,0 +1,1 @@
+"""The command line: ``cellfork run``, ``cellfork doctor``, ``cellfork bench``."""

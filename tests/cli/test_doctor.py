@@ -1,0 +1,83 @@
+"""``cellfork doctor``."""
+
+import json
+
+import pytest
+
+from cellfork.cli import findings
+from cellfork.model.errors import Missing
+from cellfork.runtimes.base import RuntimeReport
+from tests.cli.conftest import Invoke
+
+GOOD = RuntimeReport("namespaces", available=True, features={"landlock": "ABI 6"})
+BAD = RuntimeReport(
+    "namespaces",
+    available=False,
+    missing=(
+        Missing("user namespaces", "sandboxes are built from them", "sysctl user.max_user_namespaces=10000"),
+    ),
+)
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> RuntimeReport:
+    async def probe() -> list[RuntimeReport]:
+        return [request.param]
+
+    monkeypatch.setattr(findings, "probe_runtimes", probe)
+    found: RuntimeReport = request.param
+    return found
+
+
+@pytest.mark.parametrize("report", [GOOD], indirect=True)
+def test_where_the_isolation_works(invoke: Invoke, report: RuntimeReport) -> None:
+    """Exit code 0, and every feature with what was found."""
+    outcome = invoke("doctor")
+    assert outcome.code == 0
+    assert "ABI 6" in outcome.out
+    assert "works here" in outcome.out
+
+
+@pytest.mark.parametrize("report", [BAD], indirect=True)
+def test_where_it_does_not(invoke: Invoke, report: RuntimeReport) -> None:
+    """Exit code 5; what is missing, what that costs and how to get it are all there."""
+    outcome = invoke("doctor")
+    assert outcome.code == 5
+    assert all(part in outcome.out for part in ("user namespaces", "built from them", "sysctl user.max"))
+
+
+@pytest.mark.parametrize("report", [BAD], indirect=True)
+def test_json(invoke: Invoke, report: RuntimeReport) -> None:
+    """``--json`` prints one object with the same findings."""
+    diagnosis = json.loads(invoke("doctor", "--json").out)
+    assert diagnosis["isolation"] == "namespaces"
+    assert diagnosis["available"] is False
+    missing = [finding for finding in diagnosis["findings"] if finding["name"] == "user namespaces"]
+    assert missing[0]["state"] == "missing"
+    assert missing[0]["fix"].startswith("sysctl")
+
+
+@pytest.mark.parametrize(
+    "mounts, expected",
+    [
+        ("none /sys/fs/cgroup cgroup2 rw 0 0\n", "version 2 at /sys/fs/cgroup"),
+        ("c /sys/fs/cgroup/memory cgroup rw,memory 0 0\n", "version 1 at /sys/fs/cgroup/memory"),
+        ("c /c1 cgroup rw 0 0\nc /c2 cgroup2 rw 0 0\n", "version 1 at /c1, version 2 at /c2"),
+        ("", "not mounted"),
+    ],
+)
+def test_layouts_of_control_groups(mounts: str, expected: str) -> None:
+    """Version 2, version 1, both, and none are told apart."""
+    assert findings._cgroups(mounts).detail == expected
+
+
+def test_what_is_absent_has_a_price_and_a_remedy() -> None:
+    """Whatever is not there says what that costs and how to get it."""
+    for finding in [
+        *findings.of_host(),
+        *findings.of_python(),
+        findings._package("surely_not_there", "absent", "c", "f"),
+    ]:
+        if finding.state != "present":
+            assert finding.cost
+            assert finding.fix
