@@ -1,7 +1,7 @@
 """What every test gets: a temporary directory of its process's own, a leak check, skips that are explained."""
 
 import os
-import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 
@@ -10,6 +10,8 @@ import pytest
 from cellfork.testing.leaks import Snapshot, find_leaks
 
 TEMPORARY = pytest.StashKey[str]()
+KNOWN = "known difference"
+"""Property of a test (``record_property``) that the summary shows: see tests/parity."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -18,13 +20,14 @@ def pytest_configure(config: pytest.Config) -> None:
     Files left there can then only be this process's.  The path is short: Unix sockets need that.
     """
     directory = tempfile.mkdtemp(prefix="cf-test-")
+    os.environ.setdefault("CELLFORK_PREFORK", "0")  # what is made ahead would look like a leak
     config.stash[TEMPORARY] = directory
     os.environ["TMPDIR"] = tempfile.tempdir = directory
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the temporary directory of this process."""
-    shutil.rmtree(config.stash.get(TEMPORARY, ""), ignore_errors=True)
+    """Remove the temporary directory of this process, however deep the trees are that tests made there."""
+    subprocess.run(["rm", "-rf", "--", config.stash[TEMPORARY]], check=False)
 
 
 @pytest.fixture
@@ -47,11 +50,26 @@ def leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print every skipped test with its reason: none is skipped in silence."""
-    skipped = terminalreporter.getreports("skipped")
-    if not skipped:
-        return
-    terminalreporter.section("skipped, and why")
-    for report in skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        terminalreporter.line(f"{report.nodeid}: {reason.removeprefix('Skipped: ')}")
+    """Print what is no failure and must not be passed over in silence: skipped tests, known differences."""
+    _print_section(
+        terminalreporter, "skipped, and why", [_skipped(r) for r in terminalreporter.getreports("skipped")]
+    )
+    told = [
+        line
+        for r in terminalreporter.getreports("passed")
+        for name, line in r.user_properties
+        if name == KNOWN
+    ]
+    _print_section(terminalreporter, "known differences from Jupyter", sorted(map(str, set(told))))
+
+
+def _print_section(reporter: pytest.TerminalReporter, title: str, lines: list[str]) -> None:
+    if lines:
+        reporter.section(title)
+    for line in lines:
+        reporter.line(line)
+
+
+def _skipped(report: pytest.TestReport) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return f"{report.nodeid}: {reason.removeprefix('Skipped: ')}"

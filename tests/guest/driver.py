@@ -12,7 +12,7 @@ from cellfork.model.errors import CellforkError, from_code
 from cellfork.wire.frames import Decoder, Frame, encode
 from cellfork.wire.messages import check_from_guest
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 
 
 class RecordingLink(HostLink):

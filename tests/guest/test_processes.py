@@ -50,7 +50,7 @@ class Commands(Driver):
     def shell(self, script: str, **fields: Any) -> int:
         return self.start("/bin/sh", "-c", script, **fields)
 
-    def exit_of(self, process: int, timeout: float = 20.0) -> Frame:
+    def exit_of(self, process: int, timeout: float = 60.0) -> Frame:
         self.wait(lambda: self.frames("process.exit", process=process), timeout)
         ends = self.frames("process.exit", process=process)
         assert len(ends) == 1

@@ -60,7 +60,9 @@ def test_from_code(kind):
     assert str(error) == "why"
 
 
-@pytest.mark.parametrize("code", ["", "x" * 10_000, "error", "usage", "unavailable", "protocol_violation", "sandbox_gone"])
+@pytest.mark.parametrize(
+    "code", ["", "x" * 10_000, "error", "usage", "unavailable", "protocol_violation", "sandbox_gone"]
+)
 def test_unknown_code_is_a_violation(code):
     """A code that is not in the table is a violation, told briefly: a guest cannot make up errors of the host."""
     error = from_code(code, "why")
@@ -70,7 +72,9 @@ def test_unknown_code_is_a_violation(code):
 
 def test_errors_carry_what_they_promise():
     """The errors with fields have them, and tell them in their text."""
-    missing = Missing("user namespaces", "the root is built in one", "sysctl kernel.unprivileged_userns_clone=1")
+    missing = Missing(
+        "user namespaces", "the root is built in one", "sysctl kernel.unprivileged_userns_clone=1"
+    )
     unavailable = IsolationUnavailable("cannot isolate", (missing,))
     assert unavailable.missing == (missing,)
     assert str(unavailable).splitlines() == [

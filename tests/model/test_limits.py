@@ -34,7 +34,27 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize(
     "value",
-    ["", "M", "-1M", "1X", "1 2", "1e9", "0", "0.0001K", "nan", "inf", "1.M", "٣M", 0, -1, 1.5, True, None, [1], b"1M"],
+    [
+        "",
+        "M",
+        "-1M",
+        "1X",
+        "1 2",
+        "1e9",
+        "0",
+        "0.0001K",
+        "nan",
+        "inf",
+        "1.M",
+        "٣M",
+        0,
+        -1,
+        1.5,
+        True,
+        None,
+        [1],
+        b"1M",
+    ],
 )
 def test_sizes_refused(value):
     """Everything else is an invalid request."""
@@ -44,7 +64,16 @@ def test_sizes_refused(value):
 
 @pytest.mark.parametrize(
     "text, seconds",
-    [("30s", 30.0), ("500ms", 0.5), ("2m", 120.0), ("1h", 3600.0), ("1.5", 1.5), (" 3 S ", 3.0), (3, 3.0), (0.25, 0.25)],
+    [
+        ("30s", 30.0),
+        ("500ms", 0.5),
+        ("2m", 120.0),
+        ("1h", 3600.0),
+        ("1.5", 1.5),
+        (" 3 S ", 3.0),
+        (3, 3.0),
+        (0.25, 0.25),
+    ],
 )
 def test_durations(text, seconds):
     """Durations are seconds or text with a unit."""
@@ -53,7 +82,28 @@ def test_durations(text, seconds):
 
 @pytest.mark.parametrize(
     "value",
-    ["", "s", "-1s", "1d", "0", "0s", "nan", "inf", "1e3", "1 2", "٣s", 0, -1, math.nan, math.inf, -math.inf, True, None, [1], b"1s"],
+    [
+        "",
+        "s",
+        "-1s",
+        "1d",
+        "0",
+        "0s",
+        "nan",
+        "inf",
+        "1e3",
+        "1 2",
+        "٣s",
+        0,
+        -1,
+        math.nan,
+        math.inf,
+        -math.inf,
+        True,
+        None,
+        [1],
+        b"1s",
+    ],
 )
 def test_durations_refused(value):
     """Everything else, endless and not-a-number ones too, is an invalid request."""
@@ -92,7 +142,7 @@ def test_no_limit():
     assert (limits.memory_bytes, limits.cpu, limits.pids) == (0, None, None)
     for name in ("disk", "output", "result", "inodes", "open_files", "results"):
         with pytest.raises(InvalidRequest):
-            Limits(**{name: None})
+            Limits.from_dict({name: None})
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,14 @@ from cellfork.model.errors import (
     NotFound,
     Unsupported,
 )
+from cellfork.model.specs import HOME
 from cellfork.wire.frames import Decoder, Frame
 from cellfork.wire.messages import VERSION
 
 CONNECTION_FD = 3
 READ_SIZE = 256 * 1024
+PATHS = frozenset({"cwd", "path", "source", "destination"})
+"""Fields of requests that hold paths."""
 
 Header = dict[str, Any]
 Operation = Callable[[Header, bytes], Header | None]
@@ -54,6 +57,7 @@ def main(connection: socket.socket, plan: Header, image: Any) -> NoReturn:
     os.environ.update(plan["envs"])
     os.environ["HOME"] = plan["home_path"]
     os.chdir(plan["home_path"])
+    signal.signal(signal.SIGINT, lambda *_: None)  # whoever sends it: init is not what is to be interrupted
     init = Init(connection, plan, image)
     init.serve()
     init.end()
@@ -178,7 +182,17 @@ class Init:
         operation = self._operations.get(frame.header["op"])
         if operation is None:
             raise Unsupported(f"unknown operation {frame.header['op']!r}")
-        return operation(frame.header, frame.body)
+        return operation(self._at_home(frame.header), frame.body)
+
+    def _at_home(self, header: Header) -> Header:
+        """Where no mount namespace puts the home at its usual place, name the place that it has."""
+        if self._home == HOME:
+            return header
+        return {name: self._home_of(value) if name in PATHS else value for name, value in header.items()}
+
+    def _home_of(self, path: str) -> str:
+        inside = path == HOME or path.startswith(HOME + "/")
+        return self._home + path.removeprefix(HOME) if inside else path
 
     def _refuse(self, number: object, error: CellforkError) -> None:
         message = str(error)[:4000]

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from cellfork.guest import linux
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop, Timer
 from cellfork.guest.outputs import OutputPipe, Piece, TextFlow
@@ -27,6 +28,8 @@ FIRST_PRIVATE_FD = 200
 OUT_OF_MEMORY_SCORE = 500
 READ_SIZE = 256 * 1024
 MAX_TURNS = 64
+AMID_LINE = 0.004
+"""Seconds that the beginning of a line waits for its end: ``print`` writes text and newline one after the other."""
 WARM_UP = "warm-up"
 """The execution that a kernel runs before it belongs to anybody."""
 DRAIN_LIMIT = 4 * 1024 * 1024
@@ -69,6 +72,7 @@ class PythonKernel:
         self._flows = (TextFlow("stdout"), TextFlow("stderr"))
         self._pipes = tuple(OutputPipe(loop, fd, nonce, self._pump) for fd in pipes)
         self._hold: Timer | None = None
+        self._after_warm_up: list[tuple[Header, bytes]] = []
         self._stopped = False
         self._lost = False
         loop.watch(connection.fileno(), self._pump)
@@ -119,6 +123,9 @@ class PythonKernel:
         if not self.alive:
             return
         op = header["op"]
+        if self._execution == WARM_UP:
+            self._after_warm_up.append((header, body))
+            return
         if op == "execute" and self._execution is None:
             self._begin(header)
         elif op != "input" or header.get("execution") != self._execution:
@@ -148,7 +155,7 @@ class PythonKernel:
         if self._stopped:
             return
         self._signal_group(signal.SIGKILL)
-        self._drain()
+        execution = self._drain()
         code = os.waitstatus_to_exitcode(status)
         if self.channel is not None:
             self._link.send(
@@ -156,11 +163,10 @@ class PythonKernel:
                     "op": "kernel_exit",
                     "code": code if code >= 0 else None,
                     "signal": -code if code < 0 else None,
-                    "execution": self._execution,
+                    "execution": execution,
                 },
                 channel=self.channel,
             )
-        self._execution = None
         self._stopped = True
         self._close()
 
@@ -250,8 +256,17 @@ class PythonKernel:
             return
         if op == "done":
             self._end_text()
-        if self.channel is not None and header["execution"] != WARM_UP:
+        if header["execution"] == WARM_UP:
+            self._end_warm_up(op)
+        elif self.channel is not None:
             self._link.forward(text, body, self.channel)
+
+    def _end_warm_up(self, op: str) -> None:
+        """When the line is done, take what came meanwhile."""
+        if op == "done":
+            waiting, self._after_warm_up = self._after_warm_up, []
+            for header, body in waiting:
+                self.receive(header, body)
 
     def _end_text(self) -> None:
         """Tell what was dropped; text from now on is kept for the next execution."""
@@ -275,7 +290,7 @@ class PythonKernel:
             return
         if any(pipe.ends_amid_line for pipe in self._pipes):
             if self._hold is None:
-                self._hold = self._loop.later(0.001, self._pass_held)
+                self._hold = self._loop.later(AMID_LINE, self._pass_held)
             return
         self._pass_held()
 
@@ -336,15 +351,20 @@ class PythonKernel:
         self._loop.unwatch(self._connection.fileno())
         self._signal(signal.SIGKILL)
 
-    def _drain(self) -> None:
-        """Pass on what the kernel left behind.  Others may write on into its pipes, so there is an end to it."""
+    def _drain(self) -> str | None:
+        """Pass on what the kernel left behind; return the execution that its end cut short.
+
+        Others may write on into its pipes, so there is an end to it.
+        """
         self._lost = True
         self._pump()
         for pipe in self._pipes:
             pipe.read(DRAIN_LIMIT)
         self._pass_text(None)
-        if self._execution is not None:
+        execution = self._execution
+        if execution is not None:
             self._end_text()
+        return execution
 
     def _close(self) -> None:
         self.alive = False
@@ -387,6 +407,7 @@ def _be_kernel(
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
+        linux.prctl(linux.PR_SET_DUMPABLE, 1)  # unlike init: /proc/self must be the code's own
         private = _arrange_descriptors(connection.detach(), pipes)
         _volunteer_for_out_of_memory()
         os.environ.update(envs)

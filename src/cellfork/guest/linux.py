@@ -31,6 +31,7 @@ MNT_DETACH = 2
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_SECUREBITS = 28
@@ -60,7 +61,6 @@ _libc.mount.argtypes = (
     ctypes.c_ulong,
     ctypes.c_char_p,
 )
-_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -125,7 +125,13 @@ def clone_sibling() -> int:
 
 def prctl(option: int, first: int = 0, second: int = 0) -> int:
     """Operate on a process or thread: prctl(2)."""
-    return _check(_libc.prctl(option, first, second, 0, 0), f"prctl {option}")
+    arguments = (ctypes.c_ulong(value) for value in (first, second, 0, 0))
+    return _check(_libc.prctl(option, *arguments), f"prctl {option}")
+
+
+def set_name(name: str) -> None:
+    """Name this thread, in at most fifteen letters: prctl(2), PR_SET_NAME."""
+    _check(_libc.prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0), "PR_SET_NAME")
 
 
 def close_from(fd: int) -> None:
@@ -141,7 +147,7 @@ def sethostname(name: str) -> None:
 def drop_capabilities() -> None:
     """Empty all five capability sets and lock the securebits: capabilities(7)."""
     for capability in range(64):
-        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+        if _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) != 0:
             break
     prctl(PR_SET_SECUREBITS, SECURE_ALL_LOCKED)
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)

@@ -158,12 +158,11 @@ class OutputPipe:
 
 def _start_of_partial_marker(data: bytes, mark: bytes) -> int:
     """Return where at the end of ``data`` an incomplete marker begins, its length if nowhere."""
-    start = data.rfind(mark[:1], -MARKER_SIZE + 1)
+    start = data.find(mark[:1], max(0, len(data) - MARKER_SIZE + 1))
     while start >= 0:
-        tail = data[start : start + len(mark)]
-        if mark.startswith(tail):
+        if mark.startswith(data[start : start + len(mark)]):
             return start
-        start = data.rfind(mark[:1], max(0, len(data) - MARKER_SIZE + 1), start)
+        start = data.find(mark[:1], start + 1)
     return len(data)
 
 

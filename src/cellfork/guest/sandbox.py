@@ -1,6 +1,6 @@
 """From a fork of the zygote to a locked sandbox: the steps, in the order in which they must be taken.
 
-Order after security.md §4: cgroup · network · mounts · limits · ids · capabilities · no_new_privs ·
+Order: cgroups · namespaces · *wait for the request* · mounts · limits · ids · capabilities · no_new_privs ·
 Landlock · seccomp · descriptors.  The first failure ends the process: nothing is skipped.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from cellfork.guest import linux
 from cellfork.guest.maker import IDS_PER_SANDBOX, USER_ID
+from cellfork.wire.frames import PREFIX, decode_header
 
 Plan = dict[str, Any]
 
@@ -43,19 +44,34 @@ def enter_cgroups(connection_fd: int) -> None:
         os.close(fd)
 
 
-def isolate(plan: Plan, user_ns: int, net_ns: int, index: int) -> None:
-    """Enter the namespaces and put the sandbox's own mounts over the template's root."""
+def enter_namespaces(plan: Plan, net_ns: int) -> None:
+    """Enter namespaces of its own: all but the user namespace, whose rights would not suffice for the mounts."""
     linux.setns(net_ns, linux.CLONE_NEWNET)
+    os.close(net_ns)
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWCGROUP)
     linux.sethostname(plan["hostname"])
-    owner = 0 if plan["single_id"] else index * IDS_PER_SANDBOX + USER_ID
-    _mount_own_places(plan, owner)
     _mount_proc(plan)
+
+
+def read_request(connection_fd: int) -> Plan | None:
+    """Wait for the host to say which sandbox this is to become; ``None`` where it is not needed any more.
+
+    Reads one frame and not a byte more.
+    """
+    prefix = _read_exactly(connection_fd, PREFIX.size)
+    if not prefix:
+        return None
+    size, _body, _channel = PREFIX.unpack(prefix)
+    return decode_header(_read_exactly(connection_fd, size))
+
+
+def furnish(plan: Plan, user_ns: int, index: int) -> None:
+    """Put the sandbox's own places over the template's root, set its limits, enter its user namespace."""
+    _mount_own_places(plan, 0 if plan["single_id"] else index * IDS_PER_SANDBOX + USER_ID)
     for number, soft, hard in plan["rlimits"]:
         resource.setrlimit(number, (soft, hard))
     linux.setns(user_ns, linux.CLONE_NEWUSER)
     os.close(user_ns)
-    os.close(net_ns)
 
 
 def lock(plan: Plan) -> None:
@@ -96,6 +112,16 @@ def restrict_files(abi: int, writable: list[str]) -> None:
     os.close(ruleset)
 
 
+def _read_exactly(fd: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(fd, size - len(data))
+        if not piece:
+            return b""
+        data += piece
+    return data
+
+
 def fill_home(entries: list[list[str]]) -> None:
     """Make the environment that pip writes to, as the sandbox's user; each entry is ``[kind, path, content]``."""
     for kind, path, content in entries:
@@ -111,17 +137,21 @@ def fill_home(entries: list[list[str]]) -> None:
 
 def _mount_own_places(plan: Plan, owner: int) -> None:
     """One tmpfs, bounded in bytes and inodes, holds home, /tmp and the environment that pip writes to."""
-    mine = f"uid={owner},gid={owner}"
+    disk = plan["disk_path"]
     bounds = f"size={plan['disk']},nr_inodes={plan['inodes']}"
-    linux.mount("disk", "/home", "tmpfs", _NO_DEVICES, f"mode=755,{mine},{bounds}")
-    for path, mode in (("/home/user", 0o755), ("/home/.sandbox", 0o755), ("/home/.sandbox/tmp", 0o1777)):
+    linux.mount("disk", disk, "tmpfs", _NO_DEVICES, f"mode=755,uid={owner},gid={owner},{bounds}")
+    for name, place, mode in (("home", plan["home_path"], 0o755), ("tmp", "/tmp", 0o1777)):
+        path = f"{disk}/{name}"
         os.mkdir(path)
         os.chmod(path, mode)
         os.chown(path, owner, owner)
-    linux.mount("/home/.sandbox/tmp", "/tmp", flags=linux.MS_BIND)
+        linux.mount(path, place, flags=linux.MS_BIND)
     linux.mount("shm", "/dev/shm", "tmpfs", _NO_DEVICES, f"mode=1777,size={plan['shm']}")
     terminals = linux.MS_NOSUID | linux.MS_NOEXEC
     linux.mount("devpts", "/dev/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=620")
+    for path, kept in plan["covered"]:
+        os.makedirs(path)
+        linux.bind(kept, path, linux.MS_RDONLY | _NO_DEVICES)
 
 
 def _mount_proc(plan: Plan) -> None:

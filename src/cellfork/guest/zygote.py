@@ -23,6 +23,8 @@ MAX_FDS = 16
 INDEXES = 1023
 SPARE_NAMESPACES = 8
 NAME = "cellfork-zygote"
+WAITING_NAME = "cellfork-ahead"
+INIT_NAME = "cellfork-init"
 
 Message = dict[str, Any]
 
@@ -142,7 +144,7 @@ class Zygote:
             os._exit(0)
         request: Message = json.loads(data)
         try:
-            pid = self._fork(request, fds)
+            pid = self._fork(fds)
         except OSError as error:
             _send(self._control, {"op": "refused", "sandbox": request["sandbox"], "message": str(error)})
         else:
@@ -157,13 +159,13 @@ class Zygote:
         if self._makers:
             self._makers.replenish()
 
-    def _fork(self, request: Message, fds: Sequence[int]) -> int:
+    def _fork(self, fds: Sequence[int]) -> int:
         if self._makers is None:
-            return os.fork() or self._run_sandbox(request, fds, None)
+            return os.fork() or self._run_sandbox(fds, None)
         namespaces = self._makers.take()
         linux.unshare(linux.CLONE_NEWPID)
         try:
-            pid = os.fork() or self._run_sandbox(request, fds, namespaces)
+            pid = os.fork() or self._run_sandbox(fds, namespaces)
         finally:
             linux.setns(self._own_pid_namespace, linux.CLONE_NEWPID)
         index, user_fd, net_fd = namespaces
@@ -186,29 +188,33 @@ class Zygote:
             if name is not None:
                 _send(self._control, {"op": "exited", "sandbox": name, "status": status})
 
-    def _run_sandbox(
-        self, request: Message, fds: Sequence[int], namespaces: tuple[int, int, int] | None
-    ) -> NoReturn:
+    def _run_sandbox(self, fds: Sequence[int], namespaces: tuple[int, int, int] | None) -> NoReturn:
         (connection_fd,) = fds
         try:
-            self._become_sandbox(request, connection_fd, namespaces)
+            self._become_sandbox(connection_fd, namespaces)
         except BaseException as error:  # noqa: BLE001 - a fork must never return into the zygote's loop
             _report_failure(connection_fd, error)
         os._exit(70)
 
-    def _become_sandbox(
-        self, request: Message, connection_fd: int, namespaces: tuple[int, int, int] | None
-    ) -> None:
+    def _become_sandbox(self, connection_fd: int, namespaces: tuple[int, int, int] | None) -> None:
         from cellfork.guest import init  # imported by _prepare already
 
         self._heap.leave()
-        plan = self._settings["plan"] | request
         sandbox.reset_process()
+        linux.set_name(WAITING_NAME)
+        plan = self._settings["plan"]
         if namespaces is not None:
             sandbox.enter_cgroups(connection_fd)
-            index, user_ns, net_ns = namespaces
-            sandbox.isolate(plan, user_ns, net_ns, index)
+            sandbox.enter_namespaces(plan, namespaces[2])
+        request = sandbox.read_request(connection_fd)
+        if request is None:
+            os._exit(0)
+        plan = plan | request
+        if namespaces is not None:
+            index, user_ns, _net_ns = namespaces
+            sandbox.furnish(plan, user_ns, index)
             sandbox.lock(plan)
+        linux.set_name(INIT_NAME)
         connection = init.take_connection(connection_fd)
         init.main(connection, plan, self._image)
 
@@ -220,7 +226,7 @@ def _prepare(settings: Message, heap: OneHeap) -> tuple[Any, Message]:
 
     heap.enter()
     gc.disable()
-    _name_process(NAME)
+    linux.set_name(NAME)
     image = kernel.prepare(settings["preload"])
     if settings["seccomp_base"]:
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
@@ -230,11 +236,6 @@ def _prepare(settings: Message, heap: OneHeap) -> tuple[Any, Message]:
     gc.freeze()
     gc.enable()
     return image, {"collapsed": heap.collapse(), "python": sys.version.split()[0]}
-
-
-def _name_process(name: str) -> None:
-    with open("/proc/self/comm", "w", encoding="ascii") as comm:
-        comm.write(name[:15])
 
 
 def _report_failure(connection_fd: int, error: BaseException) -> None:

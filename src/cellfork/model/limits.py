@@ -23,11 +23,11 @@ def parse_size(value: int | str) -> int:
     Raises :class:`InvalidRequest` for anything else, for a negative or a zero size and for 8 EiB or more.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InvalidRequest(f"a size is a number of bytes or a string such as '512M', not {value!r}")
+        raise InvalidRequest(f"a size is a number of bytes or a string such as '512M', not {value!r:.60}")
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
         if match is None:
-            raise InvalidRequest(f"{value!r} is not a size; write for instance '512M' or '1G'")
+            raise InvalidRequest(f"{value!r:.60} is not a size; write for instance '512M' or '1G'")
         number = float(match[1]) if "." in match[1] else int(match[1])
         value = int(number * _UNITS[match[2].upper()])
     if not 0 < value <= MAX_SIZE:
@@ -41,11 +41,13 @@ def parse_duration(value: float | str) -> float:
     Raises :class:`InvalidRequest` for anything else, and for a negative or a zero duration.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InvalidRequest(f"a duration is a number of seconds or a string such as '30s', not {value!r}")
+        raise InvalidRequest(
+            f"a duration is a number of seconds or a string such as '30s', not {value!r:.60}"
+        )
     if isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if match is None:
-            raise InvalidRequest(f"{value!r} is not a duration; write for instance '30s' or '2m'")
+            raise InvalidRequest(f"{value!r:.60} is not a duration; write for instance '30s' or '2m'")
         value = float(match[1]) * _SECONDS[(match[2] or "s").lower()]
     if not 0 < value <= MAX_SIZE:
         raise InvalidRequest("a duration must be greater than zero and finite")

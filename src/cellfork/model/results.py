@@ -31,6 +31,10 @@ FIELD_OF_MIME: Mapping[str, str] = {
 }
 """MIME type → attribute of :class:`Result`; every other type is in ``Result.extra``."""
 
+_TEXTS = frozenset({"text", "html", "markdown", "svg", "latex", "javascript"})
+_IMAGES = frozenset({"png", "jpeg", "pdf"})
+_OBJECTS = frozenset({"data", "chart"})
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutionError:
@@ -107,15 +111,21 @@ class Result:
         metadata: Mapping[str, Any] | None = None,
         display_id: str | None = None,
     ) -> "Result":
-        """Build from MIME type → ``str``, ``bytes`` or JSON value."""
+        """Build from MIME type → ``str``, ``bytes`` or JSON value.
+
+        Every attribute gets a value of its own type, whatever the bundle holds: what does not fit is text.
+        """
         result = cls(is_main_result=is_main_result, metadata=dict(metadata or {}), display_id=display_id)
         for mime, value in data.items():
-            content = base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
             name = FIELD_OF_MIME.get(mime)
-            if name is None:
-                result.extra[mime] = content
+            if name is None or (name in _OBJECTS and not isinstance(value, dict)):
+                result.extra[mime] = _base64(value)
+            elif name in _TEXTS:
+                setattr(result, name, _text(value))
+            elif name in _IMAGES:
+                setattr(result, name, _text(_base64(value)))
             else:
-                setattr(result, name, content)
+                setattr(result, name, _base64(value))
         return result
 
     @property
@@ -178,6 +188,16 @@ class Result:
 
     def _repr_javascript_(self) -> str | None:
         return self.javascript
+
+
+def _base64(value: Any) -> Any:
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else json.dumps(json_safe(value))
 
 
 def json_safe(value: Any) -> Any:

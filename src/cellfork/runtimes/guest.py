@@ -5,14 +5,14 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cellfork.model.errors import ProtocolViolation, SandboxGone, StartupFailed, from_code
 from cellfork.model.events import KillReason
 from cellfork.runtimes.base import CloseHandler, FrameHandler, Usage
 from cellfork.runtimes.connection import Connection
-from cellfork.runtimes.zygote import Child
+from cellfork.runtimes.zygote import ZYGOTE_LOST, Child
 from cellfork.wire.frames import Frame
 from cellfork.wire.messages import VERSION
 
@@ -53,6 +53,8 @@ class ProcessGuest:
         self._closed: tuple[KillReason | None, str] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._connection = Connection(stream, self._deliver, self._ended)
+        self.on_end: Callable[[ProcessGuest], None] | None = None
+        child.on_exit = self._exited
 
     @property
     def alive(self) -> bool:
@@ -63,7 +65,7 @@ class ProcessGuest:
         """Wait for init's ``ready``.  Raises :class:`StartupFailed`, with everything given back."""
         try:
             async with asyncio.timeout(START_SECONDS):
-                pid, _pidfd = await self._child.forked
+                pid, _pidfd = await asyncio.shield(self._child.forked)
                 await self._ready
         except TimeoutError as error:
             await self.kill()
@@ -102,6 +104,13 @@ class ProcessGuest:
         """End every process and give everything back; idempotent."""
         self._close(reason, message)
         await asyncio.shield(self._end())
+
+    def _exited(self, status: int) -> None:
+        """Take note of init's end; where the zygote ended first nobody will tell of it, so let go."""
+        if status == ZYGOTE_LOST and self.alive:
+            self._ended(None)
+        if self.on_end is not None:
+            self.on_end(self)
 
     def _end(self) -> "asyncio.Task[None]":
         if self._ending is None:

@@ -61,12 +61,12 @@ class NoneRuntime:
         zygote = await self._zygote(spec.template)
         home = tempfile.mkdtemp(prefix="cellfork-none-")
         ours, theirs = socket.socketpair()
-        request = {"envs": dict(spec.envs), "home_path": home}
-        child = zygote.fork(secrets.token_hex(8), request, [theirs.fileno()])
-        theirs.close()
+        with theirs:
+            child = zygote.fork(secrets.token_hex(8), [theirs.fileno()])
         guest = NoneGuest(ours, child, HomeMeter(home), self.name)
         self._guests.add(guest)
-        child.on_exit = lambda _status: self._guests.discard(guest)
+        guest.on_end = self._guests.discard
+        guest.send({"op": "become", "envs": dict(spec.envs), "home_path": home})
         await guest.wait_ready()
         return guest
 

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import cellfork
-from cellfork.model.limits import MiB
+from cellfork.model.limits import Limits, MiB
 from cellfork.model.specs import HOME, SandboxSpec
 from cellfork.runtimes.interpreter import Interpreter
 
 SHARED_MEMORY = 64 * MiB
+HEADROOM = 64 * MiB
+"""Memory that files leave to processes: code that fills the disk finds it full, and its kernel alive."""
 
 ONE_THREAD = dict.fromkeys(
     (
@@ -65,11 +67,24 @@ def fork_request(spec: SandboxSpec, *, warm: bool = False) -> dict[str, Any]:
     return {
         "envs": dict(spec.envs),
         "warm": warm,
-        "disk": limits.disk_bytes,
+        "disk": disk_size(limits),
         "inodes": limits.inodes,
-        "shm": min(SHARED_MEMORY, limits.memory_bytes or SHARED_MEMORY),
+        "shm": shared_memory_size(limits),
         "rlimits": rlimits(spec),
     }
+
+
+def disk_size(limits: Limits) -> int:
+    """Return the bytes of the disk: files are kept in memory, and must not take all of it."""
+    memory = limits.memory_bytes
+    if not memory:
+        return limits.disk_bytes
+    return min(limits.disk_bytes, max(memory - shared_memory_size(limits) - HEADROOM, memory // 2))
+
+
+def shared_memory_size(limits: Limits) -> int:
+    """Return the bytes of ``/dev/shm``."""
+    return min(SHARED_MEMORY, limits.memory_bytes // 4 or SHARED_MEMORY)
 
 
 def rlimits(spec: SandboxSpec) -> list[list[int]]:

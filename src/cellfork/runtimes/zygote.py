@@ -17,6 +17,8 @@ from cellfork.model.errors import IsolationUnavailable, Missing, StartupFailed
 MAX_MESSAGE = 1 << 20
 START_SECONDS = 60.0
 EXIT_SECONDS = 5.0
+ZYGOTE_LOST = -1
+"""The status of a sandbox whose zygote ended first."""
 
 Message = dict[str, Any]
 
@@ -54,6 +56,7 @@ class Zygote:
         self._loop = asyncio.get_running_loop()
         self._children: dict[str, Child] = {}
         self._ready: asyncio.Future[Message] = self._loop.create_future()
+        self._reaping: asyncio.Task[None] | None = None
         self.forks = 0
         self.started = time.monotonic()
         self._loop.add_reader(control.fileno(), self._read)
@@ -72,6 +75,8 @@ class Zygote:
                 control.send(json.dumps(message).encode())
         try:
             await asyncio.wait_for(asyncio.shield(zygote._ready), START_SECONDS)
+            if zygote.pid != process.pid:
+                await asyncio.to_thread(process.wait)  # the boot stage, which has done its work
         except BaseException:
             await zygote.aclose()
             raise
@@ -87,16 +92,14 @@ class Zygote:
         """Its process id on the host."""
         return self._pid
 
-    def fork(self, name: str, request: Message, fds: Sequence[int]) -> Child:
-        """Ask for a sandbox; the answer comes through the returned child's futures.
+    def fork(self, name: str, fds: Sequence[int]) -> Child:
+        """Ask for a fork that waits to be told what to become; the answer comes through the child's futures.
 
         Raises :class:`StartupFailed` where the zygote is gone or does not keep up.
         """
         child = Child(self._loop.create_future(), self._loop.create_future())
         try:
-            socket.send_fds(
-                self._control, [json.dumps({**request, "op": "fork", "sandbox": name}).encode()], fds
-            )
+            socket.send_fds(self._control, [json.dumps({"op": "fork", "sandbox": name}).encode()], fds)
         except OSError as error:
             raise StartupFailed(f"the zygote does not take requests: {error}") from error
         self._children[name] = child
@@ -110,8 +113,13 @@ class Zygote:
             self._control.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
-        await asyncio.to_thread(self._wait)
+        await asyncio.shield(self._reap())
         self._fail(StartupFailed("the zygote was ended"))
+
+    def _reap(self) -> "asyncio.Task[None]":
+        if self._reaping is None:
+            self._reaping = self._loop.create_task(asyncio.to_thread(self._wait))
+        return self._reaping
 
     def _wait(self) -> None:
         """Reap the boot stage and the zygote: both are children of this process."""
@@ -134,6 +142,7 @@ class Zygote:
             return
         self._loop.remove_reader(self._control.fileno())
         self._control.close()
+        self._reap()
         self._fail(StartupFailed("the zygote ended unexpectedly"))
 
     def _handle(self, message: Message, fds: Sequence[int]) -> None:
@@ -141,23 +150,29 @@ class Zygote:
             case "booted":
                 self._pid = message["pid"]
             case "ready":
+                self._process.poll()  # reap the boot stage, which ended long ago
                 self._ready.set_result(message)
             case "failed":
                 self._fail(_failure(message))
             case "forked":
-                self._forked(message, fds[0])
+                self._forked(message, fds)
             case "refused":
                 child = self._children.pop(message["sandbox"])
                 _fail(child.forked, StartupFailed(message["message"]))
             case "exited":
                 self._exited(message)
 
-    def _forked(self, message: Message, pidfd: int) -> None:
+    def _forked(self, message: Message, fds: Sequence[int]) -> None:
         child = self._children[message["sandbox"]]
+        try:
+            result = _host_pid(fds[0]), fds[0]
+        except (IndexError, OSError):
+            _fail(child.forked, StartupFailed("this process has no descriptor left for a sandbox"))
         if child.forked.done():
-            os.close(pidfd)
+            for fd in fds:
+                os.close(fd)
         else:
-            child.forked.set_result((_host_pid(pidfd), pidfd))
+            child.forked.set_result(result)
 
     def _exited(self, message: Message) -> None:
         child = self._children.pop(message["sandbox"], None)
@@ -174,9 +189,9 @@ class Zygote:
         for child in children.values():
             _fail(child.forked, error)
             if not child.exited.done():
-                child.exited.set_result(-1)
+                child.exited.set_result(ZYGOTE_LOST)
             if child.on_exit:
-                child.on_exit(-1)
+                child.on_exit(ZYGOTE_LOST)
 
 
 def _spawn(launch: Launch) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:

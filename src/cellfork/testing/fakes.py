@@ -7,23 +7,24 @@
     sandbox = await engine.create(SandboxSpec(isolation="fake"))
     guest = runtime.guests[0]  # what was sent: guest.sent; what to say: guest.say(...)
 
-A :class:`FakeGuest` answers requests as its ``script`` says; the default one succeeds.  Code is a call of one of
-its ``kernel`` functions: see :meth:`FakeGuest.on_execute`.
+A :class:`FakeGuest` answers requests as :data:`OPERATIONS` says, unless its ``script`` says otherwise.  Code and commands
+are lines of a small language: see :func:`echo` and :func:`run_command`.
 """
 
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from cellfork.model.errors import CellforkError, SandboxGone
+from cellfork.model.errors import CellforkError, Conflict, PathNotFound, ProtocolViolation, SandboxGone
 from cellfork.model.events import KillReason
 from cellfork.model.specs import SandboxSpec
 from cellfork.runtimes.base import CloseHandler, FrameHandler, RuntimeReport, Usage
 from cellfork.wire.bundles import encode_bundle
-from cellfork.wire.frames import Frame, encode
+from cellfork.wire.frames import CHUNK, Frame, encode
 from cellfork.wire.messages import check_from_guest
 
 Header = dict[str, Any]
@@ -107,7 +108,7 @@ class FakeKernel:
     def display(self, data: dict[str, Any], *, main: bool = False, display_id: str | None = None) -> None:
         """Show a bundle."""
         parts, body = encode_bundle(data)
-        fields = {"parts": parts, "metadata": {}, "display_id": display_id, "main": main}
+        fields: Header = {"parts": parts, "metadata": {}, "display_id": display_id, "main": main}
         self.say("display", body, execution=self.execution, **fields)
 
     def update(self, data: dict[str, Any], display_id: str) -> None:
@@ -131,7 +132,8 @@ def echo(kernel: FakeKernel, code: str) -> None:
     """Run fake code: the default kernel script.
 
     ``print TEXT``, ``warn TEXT``, ``show TEXT``, ``raise NAME VALUE``, ``exit CODE``, ``input PROMPT`` (waits for the
-    answer, prints it), ``hang`` (until interrupted), ``deaf`` (until terminated); anything else is the value.
+    answer, prints it), ``hang`` (until interrupted), ``catch`` (the same, but ends well), ``deaf`` (until
+    terminated), ``immortal``; anything else is the value.
     """
     for line in code.splitlines() or [""]:
         word, _, rest = line.partition(" ")
@@ -151,7 +153,7 @@ def echo(kernel: FakeKernel, code: str) -> None:
         elif word == "input":
             kernel.say("input_request", execution=kernel.execution, prompt=rest, password=False)
             return
-        elif word in {"hang", "deaf"}:
+        elif word in {"hang", "catch", "deaf", "immortal"}:
             kernel.guest.hanging[kernel.channel] = word
             return
         elif line:
@@ -159,18 +161,56 @@ def echo(kernel: FakeKernel, code: str) -> None:
     kernel.done()
 
 
+@dataclass
+class FakeProcess:
+    """What a script says on behalf of a command."""
+
+    guest: "FakeGuest"
+    number: int
+    deaf: bool = False
+
+    def write(self, data: bytes | str, stream: str = "stdout") -> None:
+        """Write to a stream."""
+        self.guest.say({"op": "process.output", "process": self.number, "stream": stream}, _bytes(data))
+
+    def exit(self, code: int = 0, signal: int | None = None) -> None:
+        """End the command."""
+        self.guest.processes.pop(self.number, None)
+        self.guest.say({"op": "process.exit", "process": self.number, "code": code, "signal": signal})
+
+
+def run_command(process: FakeProcess, command: str, stream: str) -> None:
+    """Run a fake command: ``print TEXT``, ``warn TEXT``, ``exit CODE``, ``hang`` (until a signal), ``deaf`` (until SIGKILL),
+    ``cat`` (until the end of its input), one after the other, separated by ``;``.
+    """
+    for line in command.split(";"):
+        word, _, rest = line.strip().partition(" ")
+        if word in {"print", "warn"}:
+            process.write(rest + "\n", stream if word == "print" else "stderr")
+        elif word == "exit":
+            process.exit(int(rest))
+            return
+        elif word in {"hang", "deaf", "cat"}:
+            process.deaf = word == "deaf"
+            return
+    process.exit()
+
+
 class FakeGuest:
     """A guest in this process.  ``sent`` lists the frames it got, ``script`` overrides replies by ``op``."""
 
     def __init__(self, spec: SandboxSpec, run: KernelScript = echo) -> None:
         self.isolation = "fake"
-        self.info: dict[str, Any] = {"pid": 1}
+        self.info: Mapping[str, Any] = {"pid": 1}
         self.spec = spec
         self.sent: list[Frame] = []
         self.script: dict[str, Script] = {}
         self.kernels: dict[int, FakeKernel] = {}
         self.hanging: dict[int, str] = {}
+        self.processes: dict[int, FakeProcess] = {}
         self.files: dict[str, bytes] = {}
+        self.uploads: dict[int, tuple[str, bytes]] = {}
+        self.missing_programs: set[str] = set()
         self.run = run
         self.killed: list[KillReason] = []
         self.measured = Usage(cpu_time=1.0, memory=1000, peak_memory=2000)
@@ -212,10 +252,13 @@ class FakeGuest:
     # ------------------------------------------------------------------------------ for tests
 
     def say(self, header: Header, body: bytes = b"", channel: int = 0) -> None:
-        """Deliver a frame to the engine, as a runtime does."""
+        """Deliver a frame to the engine, as a runtime does: what breaks the protocol ends the guest."""
         frame = Frame(channel, header, body)
-        check_from_guest(frame)
-        if self._on_frame is not None:
+        try:
+            check_from_guest(frame)
+        except ProtocolViolation as violation:
+            self.close("protocol", str(violation))
+        if self._on_frame is not None and self._on_close is not None:
             self._on_frame(frame)
 
     def close(self, reason: KillReason | None = None, message: str = "") -> None:
@@ -280,16 +323,108 @@ def _stop_context(guest: FakeGuest, header: Header, body: bytes) -> Header:
 
 
 def _interrupt(guest: FakeGuest, header: Header, body: bytes) -> Header:
-    if guest.hanging.get(header["context"]) == "hang":
+    kernel, hanging = guest.kernels[header["context"]], guest.hanging.get(header["context"])
+    if hanging in {"hang", "catch"}:
         del guest.hanging[header["context"]]
-        guest.kernels[header["context"]].done("interrupted", "KeyboardInterrupt", "", "Traceback")
+        kernel.done() if hanging == "catch" else kernel.done(
+            "interrupted", "KeyboardInterrupt", "", "Traceback"
+        )
     return {}
 
 
 def _terminate(guest: FakeGuest, header: Header, body: bytes) -> Header:
-    guest.hanging.pop(header["context"], None)
-    guest.kernels[header["context"]].exit(None, header["signal"])
+    if guest.hanging.pop(header["context"], None) != "immortal":
+        guest.kernels[header["context"]].exit(None, header["signal"])
     return {}
+
+
+def _start_process(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    if header["argv"][0] in guest.missing_programs:
+        raise PathNotFound(f"{header['argv'][0]!r}: no such command")
+    process = guest.processes[header["process"]] = FakeProcess(guest, header["process"])
+    stream = "pty" if header["pty"] else "stdout"
+    asyncio.get_running_loop().call_soon(run_command, process, header["argv"][-1], stream)
+    return {"pid": 100 + header["process"]}
+
+
+def _signal_process(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    process = guest.processes.get(header["process"])
+    if process is None:
+        raise Conflict("the process has ended")
+    if not process.deaf or header["signal"] == 9:
+        process.exit(128 + header["signal"], header["signal"])
+    return {}
+
+
+def _write_stdin(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    process = guest.processes[header["process"]]
+    if body:
+        process.write(body)
+    if header["eof"]:
+        process.exit()
+    return {}
+
+
+def _read_file(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    content = _content(guest, header["path"])[header["offset"] :]
+    content = content[: header["length"]] if header["length"] >= 0 else content
+    for start in range(0, len(content), CHUNK):
+        guest.say({"op": "chunk", "id": header["id"]}, content[start : start + CHUNK])
+    return {"size": len(content)}
+
+
+def _open_file(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    handle = len(guest.uploads) + 1
+    guest.uploads[handle] = header["path"], guest.files.get(header["path"], b"") if header["append"] else b""
+    return {"handle": handle}
+
+
+def _write_file(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    path, content = guest.uploads[header["handle"]]
+    guest.uploads[header["handle"]] = path, content + body
+    return {}
+
+
+def _close_file(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    path, content = guest.uploads[header["handle"]]
+    if not header["commit"]:
+        return {}
+    guest.files[path] = content
+    return _entry(guest, path)
+
+
+def _list_files(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    lines = "".join(json.dumps(_entry(guest, path)) + "\n" for path in sorted(guest.files))
+    guest.say({"op": "chunk", "id": header["id"]}, lines.encode())
+    return {"truncated": False}
+
+
+def _stat_file(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    return _entry(guest, header["path"])
+
+
+def _move_file(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    guest.files[header["destination"]] = _content(guest, header["source"])
+    del guest.files[header["source"]]
+    return _entry(guest, header["destination"])
+
+
+def _remove_file(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    _content(guest, header["path"])
+    del guest.files[header["path"]]
+    return {}
+
+
+def _content(guest: FakeGuest, path: str) -> bytes:
+    if path not in guest.files:
+        raise PathNotFound(f"{path!r} does not exist")
+    return guest.files[path]
+
+
+def _entry(guest: FakeGuest, path: str) -> Header:
+    size = len(_content(guest, path))
+    named = {"name": path.rpartition("/")[2], "path": path, "type": "file", "size": size, "target": None}
+    return {**named, "mode": 0o644, "owner": "user", "group": "user", "mtime": 10**18, "lossy": False}
 
 
 OPERATIONS: dict[str, Script] = {
@@ -297,8 +432,20 @@ OPERATIONS: dict[str, Script] = {
     "context.stop": _stop_context,
     "interrupt": _interrupt,
     "terminate": _terminate,
+    "process.start": _start_process,
+    "process.signal": _signal_process,
+    "process.stdin": _write_stdin,
+    "file.read": _read_file,
+    "file.open": _open_file,
+    "file.write": _write_file,
+    "file.close": _close_file,
+    "file.list": _list_files,
+    "file.stat": _stat_file,
+    "file.move": _move_file,
+    "file.remove": _remove_file,
+    "file.mkdir": lambda guest, header, body: {"created": True},
 }
-"""What the default guest does for the requests that change its state."""
+"""What the default guest does; every other request succeeds with ``{}``."""
 
 
 class FakeRuntime:

@@ -16,14 +16,20 @@ def parse(text: str, *, strict: bool = False) -> Any:
     Raises ``ValueError`` for what is no JSON (``strict``: NaN and ``Infinity`` are none),
     ``RecursionError`` for what nests far too deeply.
     """
-    value = json.loads(text, parse_constant=_refuse if strict else None)
+    value = _decode_strictly(text) if strict else _decode(text)
     if "\\ud" in text or "\\uD" in text:
-        value = json.loads(_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(value, ensure_ascii=False)))
+        value = _decode(_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _encode(value)))
     return value
 
 
 def _refuse(constant: str) -> float:
     raise ValueError(constant)
+
+
+# Made once: that is faster, and code in the kernel may replace what is in ``json``.
+_decode = json.JSONDecoder().decode
+_decode_strictly = json.JSONDecoder(parse_constant=_refuse).decode
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def is_shallow(value: Any) -> bool:

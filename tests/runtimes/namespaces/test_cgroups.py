@@ -16,6 +16,12 @@ FILES_V1 = {
 }
 
 
+def limited(cgroups: Cgroups, limits: Limits) -> Group:
+    group = cgroups.create("x")
+    cgroups.limit(group, limits)
+    return group
+
+
 class MadeUp(Cgroups):
     """Puts the kernel's files into each new group before limits are written."""
 
@@ -29,7 +35,7 @@ class MadeUp(Cgroups):
 
 def v2(tmp_path: Path, *controllers: str) -> Cgroups:
     tree = Hierarchy(2, tmp_path, tmp_path, frozenset({*controllers, "unified"}))
-    return MadeUp({name: tree for name in tree.controllers})
+    return MadeUp(dict.fromkeys(tree.controllers, tree))
 
 
 def v1(tmp_path: Path, *controllers: str) -> Cgroups:
@@ -46,7 +52,7 @@ def read(path: Path) -> str:
 
 def test_limits_on_v2(tmp_path):
     """Memory without swap, pids and a CPU quota, in one group."""
-    v2(tmp_path, "memory", "pids", "cpu").create("x", Limits(memory="64M", pids=20, cpu=0.5))
+    limited(v2(tmp_path, "memory", "pids", "cpu"), Limits(memory="64M", pids=20, cpu=0.5))
     group = tmp_path / "cellfork-x"
     assert read(group / "memory.max") == str(64 * MiB)
     assert read(group / "memory.swap.max") == "0"
@@ -56,7 +62,7 @@ def test_limits_on_v2(tmp_path):
 
 def test_limits_on_v1(tmp_path):
     """The same limits, each in its own hierarchy; memory and swap together are bounded by memory."""
-    v1(tmp_path, "memory", "pids", "cpu").create("x", Limits(memory="64M", pids=20, cpu=2))
+    limited(v1(tmp_path, "memory", "pids", "cpu"), Limits(memory="64M", pids=20, cpu=2))
     assert read(tmp_path / "memory/cellfork-x/memory.limit_in_bytes") == str(64 * MiB)
     assert read(tmp_path / "memory/cellfork-x/memory.memsw.limit_in_bytes") == str(64 * MiB)
     assert read(tmp_path / "pids/cellfork-x/pids.max") == "20"
@@ -68,25 +74,32 @@ def test_a_limit_that_cannot_be_enforced_is_refused(tmp_path, absent):
     """One missing controller is a typed refusal that names it and says how to get it: never a weaker sandbox."""
     present = {"memory", "pids", "cpu"} - {absent}
     with pytest.raises(IsolationUnavailable) as refused:
-        v2(tmp_path, *present).create("x", Limits())
+        limited(v2(tmp_path, *present), Limits())
     assert [missing.feature for missing in refused.value.missing] == [f"cgroup {absent}"]
     assert "Delegate" in str(refused.value)
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_not_limited_needs_no_controller(tmp_path):
     """Asking for no limit is the one way to run without control groups."""
-    group = Cgroups({}).create("x", Limits(memory=None, cpu=None, pids=None))
+    group = limited(Cgroups({}), Limits(memory=None, cpu=None, pids=None))
     assert group.directories == []
     assert group.open_procs() == []
     assert group.usage().memory is None
 
 
-def test_a_limit_that_the_kernel_refuses_leaves_nothing_behind(tmp_path):
-    """When a write fails the groups are removed again and the refusal says which write."""
+def test_a_limit_that_the_kernel_refuses_is_an_error(tmp_path):
+    """When a write fails, the refusal says which; here the kernel's files are not there to be written."""
     tree = Hierarchy(2, tmp_path, tmp_path, frozenset({"memory", "pids", "cpu", "unified"}))
     with pytest.raises(IsolationUnavailable, match="could not be set"):
-        Cgroups({name: tree for name in tree.controllers}).create("x", Limits())
+        limited(Cgroups(dict.fromkeys(tree.controllers, tree)), Limits())
+
+
+def test_a_group_that_cannot_be_made_leaves_nothing_behind(tmp_path):
+    """When one directory cannot be made, those that were are removed again."""
+    good = Hierarchy(1, tmp_path, tmp_path, frozenset({"memory"}))
+    bad = Hierarchy(1, tmp_path / "absent", tmp_path / "absent", frozenset({"pids"}))
+    with pytest.raises(IsolationUnavailable, match="could not be made"):
+        Cgroups({"memory": good, "pids": bad}).create("x")
     assert not list(tmp_path.iterdir())
 
 
@@ -101,7 +114,13 @@ def test_usage_on_v2(tmp_path):
     group = Group(dict.fromkeys(controllers, tmp_path), dict.fromkeys(controllers, 2))
     usage = group.usage()
     group.close()
-    assert (usage.cpu_time, usage.memory, usage.peak_memory, usage.oom_kills, usage.pids) == (1.5, 1000, 3000, 1, 4)
+    assert (usage.cpu_time, usage.memory, usage.peak_memory, usage.oom_kills, usage.pids) == (
+        1.5,
+        1000,
+        3000,
+        1,
+        4,
+    )
 
 
 def test_usage_on_v1(tmp_path):
@@ -115,4 +134,10 @@ def test_usage_on_v1(tmp_path):
     group = Group(dict.fromkeys(controllers, tmp_path), dict.fromkeys(controllers, 1))
     usage = group.usage()
     group.close()
-    assert (usage.cpu_time, usage.memory, usage.peak_memory, usage.oom_kills, usage.pids) == (2.5, 1000, 3000, 7, 4)
+    assert (usage.cpu_time, usage.memory, usage.peak_memory, usage.oom_kills, usage.pids) == (
+        2.5,
+        1000,
+        3000,
+        7,
+        4,
+    )

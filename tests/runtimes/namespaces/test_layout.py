@@ -5,7 +5,9 @@ from pathlib import Path
 from cellfork.runtimes.interpreter import Interpreter
 from cellfork.runtimes.namespaces import layout
 
-PYTHON = Interpreter("/env/bin/python", "/env", "/base/python", "3.11", ("/env/lib/python3.11/site-packages",))
+PYTHON = Interpreter(
+    "/env/bin/python", "/env", "/base/python", "3.11", ("/env/lib/python3.11/site-packages",)
+)
 
 
 def entries(kind: str) -> list[list]:

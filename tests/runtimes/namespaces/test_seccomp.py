@@ -94,7 +94,9 @@ def test_socket_families_are_an_allow_list(decide, family, protocol, allowed):
     assert decide("socket", family, 1, protocol) == expected
 
 
-@pytest.mark.parametrize("flag", [0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000])
+@pytest.mark.parametrize(
+    "flag", [0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000]
+)
 def test_clone_makes_no_namespace(decide, flag):
     """clone with any CLONE_NEW* flag is refused, a thread or a fork is not."""
     assert decide("clone", flag | 17) == error(errno.EPERM)

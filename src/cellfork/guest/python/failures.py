@@ -18,6 +18,9 @@ class Failure(NamedTuple):
     traceback: str
 
 
+INTERRUPTED = Failure("interrupted", "KeyboardInterrupt", "", "KeyboardInterrupt")
+
+
 def describe(
     result: Any, shown: Sequence[tuple[type[BaseException], BaseException, list[str]]], *, fired: bool
 ) -> Failure | None:
@@ -62,7 +65,9 @@ def _text_of(lines: Sequence[object]) -> str:
 
 
 def _format(error: BaseException) -> str:
-    """Return Python's own traceback, for what IPython prints instead of handing it over (exception groups)."""
+    """Return the text of what IPython prints instead of handing it over: usage errors, exception groups."""
+    if type(error).__name__ == "UsageError":
+        return f"UsageError: {safe_str(error)}"
     try:
         return "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 - the user's own __str__

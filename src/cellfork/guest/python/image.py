@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import inspect
 import io
 import os
 import sys
@@ -74,9 +75,10 @@ def prepare(preload: Sequence[str]) -> Image:
         ) from error
     check_threads("IPython")
     with _quiet_warnings():
-        missing = import_all(preload)
         shell = make_shell(reporter)
         check_threads("IPython's shell")
+        with shell.builtin_trap:  # what looks around while it is imported (pandas) must find a notebook
+            missing = import_all(preload)
         _warm_up(shell)
     check_threads("the warm-up")
     image = Image(shell, outlet, interrupts, reporter, stdout, stderr, _c_stdio(), missing)
@@ -91,7 +93,7 @@ def import_all(modules: Sequence[str]) -> dict[str, str]:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - a module may fail in any way, and is then not preloaded
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it may fail in any way, and is then not preloaded
             missing[name] = f"{type(error).__name__}: {error}"
         check_threads(name)
     return missing
@@ -141,7 +143,6 @@ def _warm_up(shell: Any) -> None:
     if "pandas" in sys.modules:
         cells.append(WARM_UP_PANDAS)
     if "matplotlib.pyplot" in sys.modules:
-        shell.enable_matplotlib("inline")
         cells.append(WARM_UP_MATPLOTLIB)
     for cell in cells:
         shell.run_cell(cell, store_history=True)
@@ -149,29 +150,47 @@ def _warm_up(shell: Any) -> None:
         for cell in WARM_UP:
             shell.run_cell(cell, store_history=True)
     make_pristine(shell)
+    _hide_own_frames()
     shell.note_own_parts()
 
 
 def make_pristine(shell: Any) -> None:
     """Let nothing of the warm-up be seen: names, history, numbers, figures, the last error."""
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is not None:
-        pyplot.close("all")
+    _close_figures_and_fonts()
     shell.reset(new_session=True)
+    for name in ("_", "__", "___"):
+        setattr(shell.displayhook, name, "")
+        shell.user_ns[name] = ""
     manager = shell.history_manager
-    manager.outputs.clear()
-    manager.exceptions.clear()
-    manager.output_hist_reprs.clear()
-    manager.db_input_cache.clear()
-    manager.db_output_cache.clear()
+    for name in ("outputs", "exceptions", "output_hist_reprs", "db_input_cache", "db_output_cache"):
+        getattr(manager, name, {}).clear()  # not every IPython has all of them
     manager._i = manager._ii = manager._iii = manager._i00 = ""
-    shell.shown.clear()
+    shell.begin_cell()
     shell.last_execution_succeeded = True
     shell.last_execution_result = None
     shell.compile._filename_map.clear()
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             delattr(sys, name)
+
+
+def _hide_own_frames() -> None:
+    """Let IPython leave this package's frames out of tracebacks, as it does with its own."""
+    for name, module in sys.modules.items():
+        if name.startswith(__package__ + ".") and module.__file__:
+            inspect.modulesbyfile[module.__file__] = "IPython"
+
+
+def _close_figures_and_fonts() -> None:
+    """Close what matplotlib holds open: it keeps a file for every font that it has used."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        pyplot.close("all")
+    forget = getattr(
+        getattr(sys.modules.get("matplotlib.font_manager"), "_get_font", None), "cache_clear", None
+    )
+    if forget is not None:
+        forget()
 
 
 def _c_stdio() -> Any:

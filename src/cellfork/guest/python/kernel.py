@@ -8,12 +8,13 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from cellfork.guest.python import entropy
 from cellfork.guest.python.cells import Cells
 from cellfork.guest.python.content import NOTHING, Content, encode_error
-from cellfork.guest.python.failures import Failure, describe
+from cellfork.guest.python.failures import INTERRUPTED, Failure, describe
 from cellfork.guest.python.image import Image, make_pristine, prepare
 from cellfork.guest.python.questions import Questions
 from cellfork.guest.python.streams import flush_replaced
@@ -54,6 +55,7 @@ class Kernel:
         image.reporter.connect(connection, image.fflush)
         sys.stdout, sys.stderr = image.stdout, image.stderr
         entropy.reseed()
+        image.shell.history_manager.dir_hist[:] = [Path.cwd()]
         self._shell = image.shell
         self._image = image
         self._interrupts = image.interrupts
@@ -108,7 +110,7 @@ class Kernel:
             {
                 "status": "ok" if failure is None else failure.status,
                 "count": outcome.number,
-                "next_count": self._shell.execution_count,
+                "next_count": None if self._shell.exit_now else self._shell.execution_count,
                 "name": None if failure is None else failure.name[:1024],
             },
             content,
@@ -128,24 +130,37 @@ class Kernel:
             finally:
                 interrupts.running = False
         except KeyboardInterrupt:
-            return Outcome(Failure("interrupted", "KeyboardInterrupt", "", "KeyboardInterrupt"), None)
+            return Outcome(INTERRUPTED, None)
         except BaseException as error:  # noqa: BLE001 - the kernel's boundary: it answers whatever happens
             text = f"{type(error).__name__}: the cell's end could not be told"
             return Outcome(Failure("error", type(error).__name__, text, text), None)
 
     def _run_cell(self, code: str, header: Mapping[str, Any]) -> Outcome:
         shell = self._shell
-        shell.shown.clear()
+        shell.begin_cell()
+        self._repair()
         restore = _set_environment(header.get("envs") or {})
         try:
             silent = bool(header.get("silent"))
+            number = shell.execution_count
             result = self._cells.run(code, silent=silent)
-            failure = describe(result, shell.shown, fired=self._interrupts.fired)
+            self._repair()
+            fired = self._interrupts.fired
+            failure = INTERRUPTED if shell.spoiled else describe(result, shell.shown, fired=fired)
             flush_replaced(self._image.stdout, self._image.stderr)
-            return Outcome(failure, None if silent else result.execution_count)
+            counted = not silent and shell.execution_count != number
+            return Outcome(failure, number if counted else None)
         finally:
             shell.displayhook._is_active = False
             _restore_environment(restore)
+
+    def _repair(self) -> None:
+        """Put back what no cell can do without, where one took it away."""
+        for name in ("stdout", "stderr"):
+            if not hasattr(sys, name):
+                setattr(sys, name, getattr(self._image, name))
+        if "_oh" not in self._shell.user_ns or "__builtins__" not in self._shell.user_ns:
+            self._shell.init_user_ns()
 
     def _leave(self) -> int:
         """Run the exit handlers, as a kernel that is told to exit does."""

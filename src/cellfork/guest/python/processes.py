@@ -12,8 +12,19 @@ GRACE = 1.0
 
 def run_shell(command: str, outlet: Outlet) -> int:
     """Run ``command`` in bash, or sh where there is none; return its exit code, −n for signal n."""
-    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-    return run([shell, "-c", command], outlet)
+    return run([_shell(), "-c", command], outlet)
+
+
+def read_shell(command: str) -> str:
+    """Run ``command`` in a shell and return what it writes to either stream."""
+    argv = [_shell(), "-c", command]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT) as child:
+        try:
+            return child.communicate()[0].decode("utf-8", "replace")
+        except BaseException:
+            _stop(child)
+            raise
 
 
 def run(argv: Sequence[str], outlet: Outlet, text: bytes | None = None) -> int:
@@ -34,6 +45,10 @@ def run(argv: Sequence[str], outlet: Outlet, text: bytes | None = None) -> int:
             outlet.fence()
     code = child.returncode
     return -(code - 128) if code > 128 else code
+
+
+def _shell() -> str:
+    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
 def _stop(child: "subprocess.Popen[bytes]") -> None:

@@ -2,13 +2,15 @@
 # IPython carries no types that mypy follows, so its decorators are untyped.
 # mypy: disable-error-code="untyped-decorator"
 
+import builtins
 import contextlib
 import inspect
 import os
 import re
 import sys
+import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from IPython.core import page
@@ -16,12 +18,13 @@ from IPython.core.application import ProfileDir
 from IPython.core.autocall import ZMQExitAutocall
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell, InteractiveShellABC
+from IPython.utils.text import LSString, SList
 from traitlets import Instance, Type, default, observe
 from traitlets.config import Config
 
 from cellfork.guest.python.display import KernelDisplayFormatter, KernelDisplayHook, KernelDisplayPublisher
 from cellfork.guest.python.magics import KernelMagics, ScriptCellMagics
-from cellfork.guest.python.processes import run_shell
+from cellfork.guest.python.processes import read_shell, run_shell
 from cellfork.guest.python.transport import Reporter
 
 Shown = tuple[type[BaseException], BaseException, list[str]]
@@ -33,6 +36,41 @@ class _LazyProfileDir(ProfileDir):  # type: ignore[misc]
     @observe("location")
     def _location_changed(self, change: Any) -> None:
         """Make nothing."""
+
+
+MODULE_ATTRIBUTES: dict[str, Any] = {
+    "__name__": "__main__",
+    "__doc__": "Automatically created module for IPython interactive environment",
+    "__package__": None,
+    "__loader__": None,
+    "__spec__": None,
+    "__builtin__": builtins,
+    "__builtins__": builtins,
+}
+MAX_FRAMES = 3000
+"""IPython formats tracebacks of so many frames; it would take minutes for a million."""
+MAX_SHOWN_FRAMES = 50
+
+
+class KernelStandIn:
+    """``get_ipython().kernel``: libraries ask whether it is there (pandas), and widgets for its ``comm_manager``."""
+
+    implementation = "cellfork"
+    language_info: Mapping[str, Any] = {
+        "name": "python",
+        "mimetype": "text/x-python",
+        "file_extension": ".py",
+    }
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+
+    @property
+    def comm_manager(self) -> Any:
+        """Messages to widgets' other half, which nobody receives.  Needs the package ``comm``."""
+        from comm import get_comm_manager
+
+        return get_comm_manager()
 
 
 _SPECIAL = re.compile(r"[%!?\f]|\A\s|^[ \t]*(?:[,;/]|>>>|\.\.\.|In *\[)", re.MULTILINE)
@@ -60,11 +98,21 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     shown: list[Shown]
     """Tracebacks that were shown while the present cell ran."""
 
+    spoiled: bool
+    """Whether telling an error had to be interrupted: it must not be tried again."""
+
     def __init__(self, **options: Any) -> None:
         self.shown = []
+        self.spoiled = False
+        self.kernel = KernelStandIn(self)
         super().__init__(**options)
         self.config.IPKernelApp.tqdm = "tqdm looks for this section of the configuration"
         self.note_own_parts()
+
+    def begin_cell(self) -> None:
+        """Forget the errors of the cell before."""
+        self.shown.clear()
+        self.spoiled = False
 
     def note_own_parts(self) -> None:
         """Remember how many callbacks and transformations there are before the user adds any."""
@@ -79,6 +127,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
 
     async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> Any:
         """Run one statement, and remember which."""
+        __tracebackhide__ = "__ipython_bottom__"
         self.reporter.flush()
         self.running_code = code_obj
         return await super().run_code(code_obj, result, async_=async_)
@@ -146,10 +195,36 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
         """Keep no second copy of what is printed, as IPython would for its ``%notebook``."""
         yield
 
-    def showtraceback(self, *args: Any, **options: Any) -> None:
+    def init_user_ns(self) -> None:
+        """Fill the user's namespace: at the start, after ``%reset``, and when a cell has emptied it."""
+        for name, value in MODULE_ATTRIBUTES.items():
+            self.user_global_ns.setdefault(name, value)
+        super().init_user_ns()
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
         """Format the present exception and keep it for the end of the cell."""
+        kind, error, trace = exc_tuple or sys.exc_info()
+        if kind is not None and error is not None and _is_deep(trace):
+            text = traceback.format_exception(error, limit=-MAX_SHOWN_FRAMES, chain=False)
+            self._showtraceback(kind, error, ["".join(text).rstrip()])
+            return
         self._tell_inspect()
-        super().showtraceback(*args, **options)
+        interrupts = self.reporter.interrupts
+        fired, interrupts.fired = interrupts.fired, False
+        super().showtraceback(exc_tuple, *args, **options)
+        self.spoiled = self.spoiled or interrupts.fired
+        interrupts.fired = interrupts.fired or fired
+
+    def get_exception_only(self, exc_tuple: Any = None) -> str:
+        """Return the last line of a traceback; not from an exception whose text had to be interrupted."""
+        if self.reporter.interrupts.fired:
+            return "KeyboardInterrupt\n"
+        return str(super().get_exception_only(exc_tuple))
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        """Return what ``cmd`` writes, as IPython's list of lines or string.  An interrupt ends the cell."""
+        out = read_shell(self.var_expand(cmd, depth=depth + 1))
+        return SList(out.splitlines()) if split else LSString(out)
 
     def _tell_inspect(self) -> None:
         """Tell ``inspect`` which module the cells belong to.
@@ -187,6 +262,14 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     system_raw = system
 
 
+def _is_deep(trace: Any) -> bool:
+    count = 0
+    while trace is not None and count <= MAX_FRAMES:
+        trace = trace.tb_next
+        count += 1
+    return count > MAX_FRAMES
+
+
 def _count_transforms(manager: Any) -> int:
     return len(manager.cleanup_transforms) + len(manager.line_transforms) + len(manager.token_transformers)
 
@@ -203,6 +286,7 @@ def make_shell(reporter: Reporter) -> ZMQInteractiveShell:
     ZMQInteractiveShell.__module__ = "ipykernel.zmqshell"
     ZMQInteractiveShell.reporter = reporter
     shell: ZMQInteractiveShell = ZMQInteractiveShell.instance(config=config, ipython_dir=ipython_dir)
+    shell.extension_manager.load_extension("storemagic")
     stand_in = types.ModuleType(
         "ipykernel.zmqshell", "cellfork's shell, where tqdm.auto looks for ipykernel's."
     )

@@ -9,6 +9,7 @@ Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 import contextlib
 import errno
 import os
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ ENVIRONMENT = "CELLFORK_CGROUP"
 """Names the directory (relative to each hierarchy) below which groups are made; for delegated groups."""
 CPU_PERIOD = 100_000
 CONTROLLERS = ("memory", "pids", "cpu")
+_MARKED = re.compile(rf"{PREFIX}-(\d+)\.(\d+)\.(\d+)-\w+")
 
 DELEGATE = (
     "as an ordinary user run inside a delegated group, for instance "
@@ -47,14 +49,14 @@ class Group:
     """The groups of one sandbox, one in each hierarchy that is used."""
 
     def __init__(self, paths: Mapping[str, Path], versions: Mapping[str, int]) -> None:
-        self._paths = paths
+        self.paths = paths
         self._versions = versions
         self._files: dict[str, int] = {}
 
     @property
     def directories(self) -> list[Path]:
         """The distinct directories."""
-        return sorted(set(self._paths.values()))
+        return sorted(set(self.paths.values()))
 
     def open_procs(self) -> list[int]:
         """Return a descriptor of each ``cgroup.procs``; writing ``0`` to it moves the writer in."""
@@ -93,7 +95,7 @@ class Group:
 
     def kill(self) -> bool:
         """Kill every process in the group at once; ``False`` where the kernel cannot (before Linux 5.14)."""
-        path = self._paths.get("unified")
+        path = self.paths.get("unified")
         if path is None:
             return False
         try:
@@ -142,7 +144,7 @@ class Group:
             return None
 
     def _open(self, controller: str, name: str, flags: int) -> int | None:
-        path = self._paths.get(controller)
+        path = self.paths.get(controller)
         if path is None:
             return None
         key = f"{controller}/{name}"
@@ -155,21 +157,31 @@ class Group:
 
 
 class Cgroups:
-    """Finds the hierarchies of this host and makes groups in them."""
+    """Finds the hierarchies of this host and makes groups in them; their names carry ``mark``."""
 
-    def __init__(self, hierarchies: Mapping[str, Hierarchy]) -> None:
+    def __init__(self, hierarchies: Mapping[str, Hierarchy], mark: str = "") -> None:
         self.hierarchies = hierarchies
+        self._mark = mark
 
     @classmethod
     def detect(cls) -> "Cgroups":
-        """Look at what is mounted and where this process may make groups."""
+        """Look at what is mounted and where this process may make groups; sweep what is abandoned there."""
         found: dict[str, Hierarchy] = {}
         for hierarchy in _mounted():
             if not _can_make_groups(hierarchy):
                 continue
             for controller in hierarchy.controllers:
                 found.setdefault(controller, hierarchy)
-        return cls(found)
+        cgroups = cls(found, owner_mark())
+        cgroups.sweep()
+        return cgroups
+
+    def sweep(self) -> None:
+        """Remove the groups of owners that are gone: who was killed could not do it."""
+        for base in {hierarchy.base for hierarchy in self.hierarchies.values()}:
+            with contextlib.suppress(OSError):
+                for name in filter(is_abandoned, os.listdir(base)):
+                    _remove(base / name)  # which fails, and shall, where a process is left in it
 
     def missing(self, limits: Limits) -> list[Missing]:
         """Return what of ``limits`` cannot be enforced here."""
@@ -180,25 +192,31 @@ class Cgroups:
             if value is not None and name not in self.hierarchies
         ]
 
-    def create(self, name: str, limits: Limits) -> Group:
-        """Make the groups of a sandbox and set its limits.
+    def create(self, name: str) -> Group:
+        """Make the groups of a sandbox, without limits.  Raises :class:`IsolationUnavailable`."""
+        used = [c for c in (*CONTROLLERS, "unified", "cpuacct") if c in self.hierarchies]
+        paths = {c: self.hierarchies[c].base / f"{PREFIX}-{self._mark}{name}" for c in used}
+        group = Group(paths, {c: self.hierarchies[c].version for c in used})
+        try:
+            for path in group.directories:
+                path.mkdir()
+        except OSError as error:
+            group.remove()
+            raise IsolationUnavailable(f"a control group could not be made: {error}") from error
+        return group
+
+    def limit(self, group: Group, limits: Limits) -> None:
+        """Set the limits of a sandbox.
 
         Raises :class:`IsolationUnavailable` where a limit cannot be set: it is never left out.
         """
         missing = self.missing(limits)
         if missing:
             raise IsolationUnavailable("this host cannot enforce the limits", tuple(missing))
-        used = [c for c in (*CONTROLLERS, "unified", "cpuacct") if c in self.hierarchies]
-        paths = {c: self.hierarchies[c].base / f"{PREFIX}-{name}" for c in used}
-        group = Group(paths, {c: self.hierarchies[c].version for c in used})
         try:
-            for path in group.directories:
-                path.mkdir()
-            self._set(paths, limits)
+            self._set(group.paths, limits)
         except OSError as error:
-            group.remove()
             raise IsolationUnavailable(f"a limit could not be set: {error}") from error
-        return group
 
     def _set(self, paths: Mapping[str, Path], limits: Limits) -> None:
         if limits.memory is not None:
@@ -225,6 +243,22 @@ class Cgroups:
         _write(path / "cpu.cfs_quota_us", quota)
 
 
+def owner_mark() -> str:
+    """Return what the names of this process's groups carry: its pid namespace, pid and start time."""
+    return f"{_pid_namespace()}.{os.getpid()}.{_start_time(os.getpid())}-"
+
+
+def is_abandoned(name: str) -> bool:
+    """Tell whether the owner of the group ``name`` is known, and gone.
+
+    Of the owners in another pid namespace nothing can be known.
+    """
+    match = _MARKED.fullmatch(name)
+    if match is None or int(match[1]) != _pid_namespace():
+        return False
+    return _start_time(int(match[2])) != int(match[3])
+
+
 def remove_when_empty(group: Group, seconds: float = 2.0) -> bool:
     """Remove ``group``, waiting up to ``seconds`` for its last processes to leave."""
     deadline = time.monotonic() + seconds
@@ -233,6 +267,20 @@ def remove_when_empty(group: Group, seconds: float = 2.0) -> bool:
             return False
         time.sleep(0.002)
     return True
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _start_time(pid: int) -> int:
+    """Return when a process started, in ticks since boot; 0 where there is none, or a zombie only."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 def _mounted() -> list[Hierarchy]:

@@ -18,7 +18,13 @@ LIBRARY = "/run/cellfork/lib"
 """Where the guest's own code is seen inside."""
 VENV = "/opt/venv"
 """The environment that ``pip install`` inside a sandbox writes to; a link into the sandbox's own disk."""
-VENV_PLACE = "/home/.sandbox/venv"
+DISK = "/run/sandbox"
+"""Where a sandbox's one writable file system is mounted; home and /tmp are parts of it."""
+VENV_PLACE = f"{DISK}/venv"
+PRIVATE_PLACES = (HOME, "/tmp", "/dev/shm")
+"""What every sandbox covers with places of its own."""
+KEPT = "/run/cellfork/prefix"
+"""Where interpreters that live below a private place are seen by the zygote, to be put back in every sandbox."""
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 SYSTEM_DIRS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -76,6 +82,7 @@ def template_root(python: Interpreter, package_dir: str) -> list[Entry]:
         *_etc(),
         *_devices(),
         *_interpreter(python),
+        *(["bind", kept, path, READ_ONLY] for path, kept in covered_prefixes(python)),
         ["bind", f"{LIBRARY}/cellfork", package_dir, READ_ONLY],
         ["link", VENV, VENV_PLACE],
         *([kind, path, content, 0o644] if kind == "file" else _plain(kind, path, content)
@@ -122,7 +129,7 @@ def search_path(python: Interpreter) -> str:
 
 
 def _skeleton() -> Iterator[Entry]:
-    for path, mode in (("/home", 0o755), ("/root", 0o755), ("/run", 0o755), ("/var", 0o755), ("/var/lib", 0o755),
+    for path, mode in (("/home", 0o755), ("/root", 0o755), ("/run", 0o755), (DISK, 0o755), ("/var", 0o755), ("/var/lib", 0o755),
                        ("/var/log", 0o755), ("/opt", 0o755), ("/mnt", 0o755), ("/srv", 0o755)):  # fmt: skip
         yield ["dir", path, mode]
     yield ["tmpfs", "/tmp", "mode=1777,size=64m"]
@@ -170,12 +177,24 @@ def _devices() -> Iterator[Entry]:
         yield ["link", f"/dev/{name}", target]
 
 
+def covered_prefixes(python: Interpreter) -> list[tuple[str, str]]:
+    """Return ``(path, kept)`` for each prefix that a sandbox's own places would cover."""
+    covered = [path for path in _prefixes(python) if _is_below(path, PRIVATE_PLACES)]
+    return [(path, f"{KEPT}/{number}") for number, path in enumerate(covered)]
+
+
 def _interpreter(python: Interpreter) -> Iterator[Entry]:
-    seen: list[str] = list(SYSTEM_DIRS)
+    for path in _prefixes(python):
+        yield ["bind", path, path, READ_ONLY]
+
+
+def _prefixes(python: Interpreter) -> list[str]:
+    """Return the directories that make up the interpreter and its environment, outside of the system's."""
+    found: list[str] = []
     for path in (python.base_prefix, python.prefix, *_link_chain(python.executable)):
-        if not _is_below(path, seen) and path != "/":
-            seen.append(path)
-            yield ["bind", path, path, READ_ONLY]
+        if path != "/" and not _is_below(path, [*SYSTEM_DIRS, *found]):
+            found.append(path)
+    return found
 
 
 def _link_chain(executable: str) -> Iterator[str]:

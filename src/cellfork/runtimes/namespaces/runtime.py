@@ -3,21 +3,28 @@
 import asyncio
 import os
 import secrets
-import socket
 import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 from cellfork.guest import linux
-from cellfork.model.errors import CellforkError, InvalidRequest, IsolationUnavailable, Missing, Unsupported
+from cellfork.model.errors import (
+    CellforkError,
+    InvalidRequest,
+    IsolationUnavailable,
+    Missing,
+    StartupFailed,
+    Unsupported,
+)
 from cellfork.model.limits import Limits
 from cellfork.model.specs import HOME, SandboxSpec, Template
 from cellfork.runtimes import interpreter, plan
-from cellfork.runtimes.base import RuntimeReport, Usage
-from cellfork.runtimes.guest import Meter, ProcessGuest
+from cellfork.runtimes.base import RuntimeReport
+from cellfork.runtimes.guest import ProcessGuest
 from cellfork.runtimes.namespaces import layout, seccomp
-from cellfork.runtimes.namespaces.cgroups import Cgroups, Group, remove_when_empty
+from cellfork.runtimes.namespaces.cgroups import Cgroups
+from cellfork.runtimes.namespaces.prefork import NAME, Fork, Prefork
 from cellfork.runtimes.pool import Pool
 from cellfork.runtimes.zygote import Launch, Zygote
 
@@ -26,45 +33,28 @@ IDS_PER_ZYGOTE = 1 << 21
 ID_SLOTS = ((1 << 32) - FIRST_HOST_ID) // IDS_PER_ZYGOTE - 1
 """Ranges of host ids, far above those of users and of /etc/subuid; each zygote takes one at random."""
 
-
 POOL_ENVIRONMENT = "CELLFORK_POOL"
-MAX_POOL = 100
-
-
-class GroupMeter(Meter):
-    """Measures and kills through the sandbox's control groups."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    def usage(self) -> Usage:
-        """Measure now."""
-        return self._group.usage()
-
-    def reset_peak(self) -> None:
-        """Let the peak start again."""
-        self._group.reset_peak()
-
-    def kill(self) -> bool:
-        """Kill every process at once."""
-        return self._group.kill()
-
-    async def release(self) -> None:
-        """Remove the groups."""
-        if not self._group.remove():
-            await asyncio.to_thread(remove_when_empty, self._group)
+PREFORK_ENVIRONMENT = "CELLFORK_PREFORK"
+MOST_AHEAD = 100
 
 
 class NamespacesRuntime:
     """Starts isolated sandboxes.  Implements :class:`cellfork.runtimes.base.Runtime`."""
 
-    name: ClassVar[str] = "namespaces"
+    name: ClassVar[str] = NAME
 
-    def __init__(self, cgroups: Cgroups | None = None, pool: int | None = None) -> None:
-        """``pool`` sandboxes are kept started ahead (default: ``CELLFORK_POOL``, or none)."""
+    def __init__(
+        self, cgroups: Cgroups | None = None, *, pool: int | None = None, prefork: int | None = None
+    ) -> None:
+        """``pool`` sandboxes are kept started ahead (default: ``CELLFORK_POOL``, or 0), and of each zygote
+        ``prefork`` forks that can become any sandbox (default: ``CELLFORK_PREFORK``, or 1).
+        """
         self._cgroups = cgroups
-        self._pool = Pool(_pool_size() if pool is None else pool, partial(self._start, warm=True))
+        pool = number_of(POOL_ENVIRONMENT, 0) if pool is None else pool
+        self._pool = Pool(pool, partial(self._start, warm=True))
+        self._prefork_size = number_of(PREFORK_ENVIRONMENT, 1) if prefork is None else prefork
         self._zygotes: dict[Template, asyncio.Task[Zygote]] = {}
+        self._preforks: dict[Zygote, Prefork] = {}
         self._guests: set[ProcessGuest] = set()
 
     async def start(self, spec: SandboxSpec) -> ProcessGuest:
@@ -81,10 +71,31 @@ class NamespacesRuntime:
         if missing:
             raise IsolationUnavailable("this host cannot enforce the limits", tuple(missing))
         zygote = await self._zygote(spec.template)
-        guest = self._fork(zygote, spec, cgroups, warm=warm)
-        self._guests.add(guest)
-        await guest.wait_ready()
-        return guest
+        try:
+            fork = self._prefork(zygote, cgroups).take()
+        except OSError as error:
+            raise StartupFailed(f"a sandbox could not be started: {error}") from error
+        self._guests.add(fork.guest)
+        fork.guest.on_end = self._guests.discard
+        await self._become(fork, cgroups, spec, warm=warm)
+        return fork.guest
+
+    @staticmethod
+    async def _become(fork: Fork, cgroups: Cgroups, spec: SandboxSpec, *, warm: bool) -> None:
+        """Set the limits, then tell the fork what it is to be: nothing runs without its limits."""
+        try:
+            cgroups.limit(fork.group, spec.limits)
+            fork.guest.send({"op": "become", **plan.fork_request(spec, warm=warm)})
+        except BaseException:
+            await fork.guest.kill()
+            raise
+        await fork.guest.wait_ready()
+
+    def _prefork(self, zygote: Zygote, cgroups: Cgroups) -> Prefork:
+        if zygote not in self._preforks:
+            self._preforks = {known: ahead for known, ahead in self._preforks.items() if known.alive}
+            self._preforks[zygote] = Prefork(zygote, cgroups, self._prefork_size)
+        return self._preforks[zygote]
 
     async def probe(self) -> RuntimeReport:
         """Start a bare sandbox and end it; report what was found and what is missing."""
@@ -101,6 +112,8 @@ class NamespacesRuntime:
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""
         await self._pool.aclose()
+        await asyncio.gather(*(ahead.aclose() for ahead in self._preforks.values()))
+        self._preforks.clear()
         await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
         self._guests.clear()
         zygotes, self._zygotes = self._zygotes, {}
@@ -113,7 +126,7 @@ class NamespacesRuntime:
     async def _try_once(self) -> None:
         limits = Limits(memory=None, cpu=None, pids=None)
         bare = SandboxSpec(template=Template("probe", preload=()), limits=limits)
-        probing = NamespacesRuntime(self._detect_cgroups(), pool=0)
+        probing = NamespacesRuntime(self._detect_cgroups(), pool=0, prefork=0)
         try:
             await probing.start(bare)
         finally:
@@ -133,39 +146,13 @@ class NamespacesRuntime:
             self._zygotes[template] = task
         return await asyncio.shield(task)
 
-    def _fork(self, zygote: Zygote, spec: SandboxSpec, cgroups: Cgroups, *, warm: bool) -> ProcessGuest:
-        """Ask for a fork, and make its control groups while the zygote is at it."""
-        name = secrets.token_hex(8)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            child = zygote.fork(name, plan.fork_request(spec, warm=warm), [theirs.fileno()])
-        try:
-            group = cgroups.create(name, spec.limits)
-            _hand_over(group, ours)
-        except BaseException:
-            ours.close()
-            raise
-        guest = ProcessGuest(ours, child, GroupMeter(group), self.name)
-        child.on_exit = lambda _status: self._guests.discard(guest)
-        return guest
 
-
-def _pool_size() -> int:
-    text = os.environ.get(POOL_ENVIRONMENT, "0")
-    if not text.isdecimal() or int(text) > MAX_POOL:
-        raise InvalidRequest(
-            f"{POOL_ENVIRONMENT} is a number of sandboxes from 0 to {MAX_POOL}, not {text!r}"
-        )
+def number_of(variable: str, otherwise: int) -> int:
+    """Return the number from 0 to 100 in an environment variable; :class:`InvalidRequest` for anything else."""
+    text = os.environ.get(variable, str(otherwise))
+    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= MOST_AHEAD):
+        raise InvalidRequest(f"{variable} is a number from 0 to {MOST_AHEAD}, not {text!r}")
     return int(text)
-
-
-def _hand_over(group: Group, connection: socket.socket) -> None:
-    fds = group.open_procs()
-    try:
-        socket.send_fds(connection, [b"g"], fds)
-    finally:
-        for fd in fds:
-            os.close(fd)
 
 
 async def launch_zygote(template: Template) -> Zygote:
@@ -206,7 +193,9 @@ def sandbox_plan(python: interpreter.Interpreter) -> dict[str, Any]:
         "hostname": layout.HOSTNAME,
         "single_id": os.geteuid() != 0,
         "landlock": linux.landlock_abi(),
-        "writable": ["/home", "/tmp", "/dev/shm"],
+        "disk_path": layout.DISK,
+        "covered": [list(pair) for pair in layout.covered_prefixes(python)],
+        "writable": [layout.DISK, *layout.PRIVATE_PLACES],
         "seccomp_delta": seccomp.delta_filter().hex(),
         "home": [list(entry) for entry in layout.sandbox_environment(python)],
         **layout.proc_restrictions(),

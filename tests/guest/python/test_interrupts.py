@@ -1,0 +1,118 @@
+"""An interrupt ends the cell that runs, and nothing else."""
+
+import time
+
+import pytest
+
+from tests.guest.python.harness import Session
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('go')\nimport time\ntime.sleep(60)",
+        "print('go')\nwhile True: pass",
+        "print('go')\nimport time\ntry:\n    time.sleep(60)\nfinally:\n    print('cleaned')",
+        "print('go')\n!sleep 60",
+        "%%bash\necho go\nsleep 60",
+        "print('go')\nimport subprocess\nsubprocess.run(['sleep', '60'])",
+        "print('go')\nimport asyncio\nawait asyncio.sleep(60)",
+        "print('go')\nimport asyncio, time\nasync def f():\n    time.sleep(60)\nawait f()",
+        "print('go')\nimport importlib\nm = importlib.import_module('asy' + 'ncio')\nm.run(m.sleep(60))",
+        "print('go')\nimport threading\nthreading.Event().wait(60)",
+        "print('go')\nclass R:\n    def __repr__(self):\n        while True: pass\nR()",
+        "class E(Exception):\n    def __str__(self):\n        print('go')\n        while True: pass\nraise E()",
+        "print('go')\nx = !sleep 60",
+        "import os\nprint('go')\nos.read(os.pipe()[0], 1)",
+    ],
+)
+def test_interrupt(session: Session, code: str):
+    """Whatever the code does, SIGINT ends it; what was written is kept and the kernel lives."""
+    session.run("kept = 5")
+    session.send(code)
+    session.wait_for_text("go\n")
+    time.sleep(0.15)
+    session.interrupt()
+    started = time.monotonic()
+    ran = session.collect()
+    assert time.monotonic() - started < 5
+    assert ran.end["op"] == "done" and ran.end["status"] == "interrupted", (ran.end, ran.error)
+    assert ran.error["name"] == "KeyboardInterrupt"
+    assert session.run("kept").text == "5"
+
+
+def test_interrupts_while_idle_are_ignored(session: Session):
+    """Interrupts between cells do nothing to the kernel or to the next cell."""
+    session.run("1")
+    for _ in range(20):
+        session.interrupt()
+    assert session.run("import time; time.sleep(0.1); 2").ok().text == "2"
+    session.run("import os, signal")
+    session.run("os.getpid()").ok()
+
+
+def test_an_early_interrupt_is_not_lost(session: Session):
+    """An interrupt right behind the code ends the code, even if the kernel has not begun it."""
+    for i in range(30):
+        session.send("import time\ntime.sleep(20)")
+        if i % 2:
+            time.sleep(0.0005 * i)
+        session.interrupt()
+        ran = session.collect()
+        assert ran.end["status"] == "interrupted", i
+
+
+def test_a_storm_of_interrupts(session: Session):
+    """Interrupts at any moment, many in a row, never kill the kernel or break its frames."""
+    for i in range(60):
+        session.send(f"for i in range({i * 20}):\n    print(i); display(i)\n'end'")
+        for _ in range(3):
+            time.sleep(0.0007 * (i % 7))
+            session.interrupt()
+        ran = session.collect()
+        assert ran.end["op"] == "done"
+    assert session.run("1").text == "1"
+
+
+def test_code_may_catch_it(session: Session):
+    """Code that catches ``KeyboardInterrupt`` goes on, and can be interrupted again."""
+    session.send(
+        "import time\nprint('go')\ntry:\n    time.sleep(30)\nexcept KeyboardInterrupt:\n    print('caught')\ntime.sleep(30)"
+    )
+    session.wait_for_text("go\n")
+    session.interrupt()
+    session.wait_for_text("caught\n")
+    time.sleep(0.05)
+    session.interrupt()
+    assert session.collect().end["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_DFL", "signal.SIG_IGN", "lambda *a: None"])
+def test_the_handler_is_put_back(session: Session, handler: str):
+    """Code that replaces the handler of SIGINT does so for its own cell only."""
+    session.run(f"import signal, time\nsignal.signal(signal.SIGINT, {handler})").ok()
+    session.interrupt()
+    session.send("print('go')\ntime.sleep(30)")
+    session.wait_for_text("go\n")
+    session.interrupt()
+    assert session.collect().end["status"] == "interrupted"
+
+
+def test_children_are_interrupted_too(session: Session):
+    """The signal goes to the whole process group: a child of the cell ends as well."""
+    session.send("import subprocess\nc = subprocess.Popen(['sleep', '60'])\nprint('go')\nc.wait()")
+    session.wait_for_text("go\n")
+    session.interrupt()
+    assert session.collect().end["status"] == "interrupted"
+    assert session.run("c.wait(5)").text == "-2"
+
+
+def test_interrupting_a_thread_join(session: Session):
+    """A cell that waits for a thread can be interrupted; the thread goes on."""
+    session.send(
+        "import threading, time\nt = threading.Thread(target=time.sleep, args=(1,))\nt.start()\nprint('go')\nt.join()"
+    )
+    session.wait_for_text("go\n")
+    session.interrupt()
+    assert session.collect().end["status"] == "interrupted"
+    assert session.run("t.join(); 'joined'").text == "'joined'"

@@ -1,0 +1,78 @@
+"""Forks made ahead."""
+
+import asyncio
+
+import pytest
+
+from cellfork.model.limits import Limits
+from cellfork.runtimes.namespaces.runtime import PREFORK_ENVIRONMENT, NamespacesRuntime, number_of
+from tests.runtimes.conftest import SPEC, Client
+
+
+@pytest.fixture
+async def ahead():
+    runtime = NamespacesRuntime(pool=0, prefork=1)
+    yield runtime
+    await runtime.aclose()
+
+
+async def waiting(runtime):
+    """Return the fork that waits, once there is one."""
+    async with asyncio.timeout(10):
+        while not any(prefork._ready for prefork in runtime._preforks.values()):
+            await asyncio.sleep(0.005)
+    (prefork,) = runtime._preforks.values()
+    return prefork._ready[0]
+
+
+async def test_a_fork_made_ahead_becomes_the_next_sandbox(ahead):
+    """The sandbox has the limits of its request: they are set when it is taken, not when it is made."""
+    await ahead.start(SPEC)
+    fork = await waiting(ahead)
+    spec = SPEC.__class__(template=SPEC.template, limits=Limits(memory="96M", disk="7M"), envs={"A": "b"})
+    guest = await ahead.start(spec)
+    assert guest is fork.guest
+    client = Client(guest)
+    await client.start_context()
+    await client.run(
+        "import os; [os.environ['A'], os.statvfs('/home/user').f_blocks * os.statvfs('/').f_bsize]"
+    )
+    text = (await client.until("display")).body.decode()
+    assert text.startswith(repr(["b", 7 * 1024 * 1024]))
+    assert guest.usage().memory < 96 * 1024 * 1024
+
+
+async def test_a_fork_that_died_is_not_taken(ahead):
+    """A process that ended while it waited is skipped, and everything of it given back."""
+    await ahead.start(SPEC)
+    fork = await waiting(ahead)
+    await fork.guest.kill()
+    guest = await ahead.start(SPEC)
+    assert guest is not fork.guest
+    assert fork.group.processes() == []
+    assert not any(path.exists() for path in fork.group.directories)
+
+
+async def test_what_waits_has_no_kernel_and_runs_nothing(ahead):
+    """A fork made ahead is one process that reads its connection."""
+    await ahead.start(SPEC)
+    fork = await waiting(ahead)
+    async with asyncio.timeout(5):
+        while len(fork.group.processes()) != 1:
+            await asyncio.sleep(0.005)
+
+
+async def test_closing_ends_what_waits(ahead):
+    """aclose() leaves no fork and no group."""
+    await ahead.start(SPEC)
+    fork = await waiting(ahead)
+    await ahead.aclose()
+    assert not any(path.exists() for path in fork.group.directories)
+
+
+def test_the_number_comes_from_the_environment(monkeypatch):
+    """CELLFORK_PREFORK says how many; the default is one."""
+    monkeypatch.delenv(PREFORK_ENVIRONMENT, raising=False)
+    assert number_of(PREFORK_ENVIRONMENT, 1) == 1
+    monkeypatch.setenv(PREFORK_ENVIRONMENT, "4")
+    assert NamespacesRuntime()._prefork_size == 4

@@ -1,0 +1,137 @@
+"""What every runtime does, isolating or not."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cellfork.model.errors import SandboxGone, StartupFailed
+from cellfork.model.specs import SandboxSpec, Template
+from cellfork.runtimes.base import RuntimeReport
+from tests.runtimes.conftest import SPEC, Client
+
+
+async def test_a_sandbox_starts_runs_and_ends(runtime):
+    """start() gives a guest that answers; kill() ends it and tells so exactly once."""
+    guest = await runtime.start(SPEC)
+    client = Client(guest)
+    await client.start_context()
+    done = await client.run("x = 20\nx + 1")
+    assert (done.header["status"], done.header["count"]) == ("ok", 1)
+    assert (await client.until("display", main=True)).body == b"21"
+    await guest.kill()
+    await guest.kill()
+    assert await client.closed == ("request", "")
+
+
+async def test_after_the_end_nothing_can_be_sent(runtime):
+    """send() raises SandboxGone once the sandbox has ended."""
+    guest = await runtime.start(SPEC)
+    Client(guest)
+    await guest.kill()
+    with pytest.raises(SandboxGone):
+        guest.send({"op": "ping", "id": 1})
+    with pytest.raises(SandboxGone):
+        await guest.drain()
+
+
+async def test_a_guest_that_ends_by_itself_is_noticed(runtime):
+    """When init dies without having been killed, the end is told without a reason, and everything is given back."""
+    guest = await runtime.start(SPEC)
+    client = Client(guest)
+    os.kill(guest.info["pid"], signal.SIGKILL)
+    async with asyncio.timeout(5):
+        reason, message = await client.closed
+    assert reason is None
+    assert message
+    await guest.kill()
+
+
+async def test_a_guest_that_breaks_the_protocol_is_killed(runtime):
+    """Bytes that are no frame end the sandbox with the reason protocol."""
+    guest = await runtime.start(SPEC)
+    client = Client(guest)
+    guest._connection._decoder._buffer += b"\xff" * 12
+    guest.send({"op": "ping", "id": 1})
+    async with asyncio.timeout(5):
+        reason, _message = await client.closed
+    assert reason == "protocol"
+    await guest.kill()
+
+
+async def test_a_second_context_starts_where_and_with_what_it_was_told(runtime, tmp_path):
+    """Working directory and variables of a context reach the kernel, whether it was forked ahead or not."""
+    guest = await runtime.start(SPEC)
+    client = Client(guest)
+    for channel in (1, 2):
+        await client.start_context(channel, cwd="/tmp", A=f"it's {channel}")
+        await client.run(
+            "import os; print(os.getcwd(), os.environ['A'], os.environ['PWD'])", f"e{channel}", channel
+        )
+        text = (await client.until("stdout", execution=f"e{channel}")).body.decode()
+        assert text == f"/tmp it's {channel} /tmp\n"
+
+
+async def test_sandboxes_of_one_zygote_are_independent(runtime):
+    """The death of one leaves another working."""
+    first, second = [await runtime.start(SPEC) for _ in range(2)]
+    client = Client(second)
+    await first.kill()
+    await client.start_context()
+    assert (await client.run("1 + 1")).header["status"] == "ok"
+
+
+async def test_the_death_of_the_zygote_is_survived(runtime):
+    """When a zygote dies, the next start makes a new one."""
+    guest = await runtime.start(SPEC)
+    client = Client(guest)
+    zygote = await runtime._zygote(SPEC.template)
+    os.kill(zygote.pid, signal.SIGKILL)
+    if runtime.name == "namespaces":  # everything below it dies with it
+        async with asyncio.timeout(5):
+            await client.closed
+    async with asyncio.timeout(5):
+        while zygote.alive:
+            await asyncio.sleep(0.01)
+    another = await runtime.start(SPEC)
+    assert another.info["pid"] != guest.info["pid"]
+
+
+async def test_an_interpreter_that_does_not_exist_is_a_typed_error(runtime):
+    """A template whose interpreter cannot be run is refused with the reason."""
+    with pytest.raises(StartupFailed, match="does not answer"):
+        await runtime.start(SandboxSpec(template=Template("absent", interpreter="/no/such/python")))
+
+
+async def test_a_preload_that_cannot_be_imported_is_skipped(runtime):
+    """An absent module does not keep the template from starting."""
+    guest = await runtime.start(SandboxSpec(template=Template("odd", preload=("no_such_module_anywhere",))))
+    client = Client(guest)
+    await client.start_context()
+    assert (await client.run("1 + 1")).header["status"] == "ok"
+
+
+async def test_concurrent_starts_share_one_zygote(runtime):
+    """Ten starts at once start one zygote and ten sandboxes."""
+    guests = await asyncio.gather(*(runtime.start(SPEC) for _ in range(10)))
+    assert len({guest.info["pid"] for guest in guests}) == 10
+    assert (await runtime._zygote(SPEC.template)).forks == 10
+
+
+async def test_the_runtime_tells_what_it_can_do(runtime):
+    """probe() reports under the runtime's name."""
+    report = await runtime.probe()
+    assert isinstance(report, RuntimeReport)
+    assert report.name == runtime.name
+    assert report.available, report.missing
+
+
+async def test_closing_kills_everything(runtime):
+    """aclose() ends zygotes and sandboxes; no process is left when it returns."""
+    guest = await runtime.start(SPEC)
+    zygote = await runtime._zygote(SPEC.template)
+    pids = [guest.info["pid"], zygote.pid]
+    await runtime.aclose()
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

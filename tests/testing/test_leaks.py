@@ -1,0 +1,111 @@
+"""The leak check, which the other tests rely on."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cellfork.testing.leaks import Process, Snapshot, find_leaks, no_leaks, role_of
+
+SHORT = 0.05
+
+
+def test_nothing_left_is_no_leak():
+    """A block that cleans up passes."""
+    with no_leaks(grace=SHORT):
+        subprocess.run(["true"], check=True)
+        with tempfile.TemporaryDirectory(prefix="cellfork-"):
+            pass
+
+
+def test_process_is_a_leak():
+    """A child that still runs is named with its command."""
+    before = Snapshot.take()
+    with subprocess.Popen(["sleep", "60"]) as child:
+        leaks = find_leaks(before, grace=SHORT)
+        child.kill()
+    assert f"{child.pid} (sleep)" in str(leaks)
+    assert "sleep 60" in str(leaks)
+
+
+def test_grandchild_and_zombie_are_leaks():
+    """A process counts however deep it is, and also when nobody waited for it."""
+    before = Snapshot.take()
+    program = (
+        "import subprocess, sys; child = subprocess.Popen(['true']); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        leaks = find_leaks(before, grace=SHORT)
+        child.communicate()
+    assert len(leaks.of("process")) == 2
+    assert any("(true) Z" in line for line in leaks.of("process"))
+
+
+def test_descriptor_is_a_leak():
+    """An open descriptor is named with what it refers to."""
+    before = Snapshot.take()
+    read, write = os.pipe()
+    leaks = find_leaks(before, grace=SHORT)
+    os.close(read)
+    os.close(write)
+    assert len(leaks.of("fd")) == 2
+    assert all("pipe:" in line for line in leaks.of("fd"))
+
+
+def test_temporary_file_is_a_leak_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Only what carries cellfork's name is ours to remove."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = Snapshot.take()
+    (tmp_path / "cellfork-left").touch()
+    (tmp_path / "something-else").touch()
+    assert find_leaks(before, grace=SHORT).of("file") == [str(tmp_path / "cellfork-left")]
+
+
+def test_slow_farewell_is_no_leak():
+    """What goes within the grace period is not reported."""
+    with no_leaks(grace=5):
+        child = subprocess.Popen(["sleep", "0.1"])
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        child.wait()
+
+
+def test_leak_is_an_assertion():
+    """The context manager fails with one line for each thing."""
+    read, write = -1, -1
+    with pytest.raises(AssertionError, match=r"left behind:\nfd: \d+ → pipe:"), no_leaks(grace=SHORT):
+        read, write = os.pipe()
+    os.close(read)
+    os.close(write)
+
+
+def process(comm: str, depth: int, cmdline: str = "") -> Process:
+    return Process(pid=1, comm=comm, cmdline=cmdline, state="S", started="1", depth=depth)
+
+
+def test_host_is_told_from_its_sandboxes():
+    """A sandbox forked from the zygote shares its name; its place and its pid namespace give it away."""
+    zygote = replace(process("cellfork-zygote", 2), role=role_of(process("cellfork-zygote", 2), None))
+    assert zygote.role == "zygote"
+    assert role_of(process("python3", 2), zygote) == "helper"
+    assert role_of(process("cellfork-zygote", 3), zygote) == "sandbox"
+    plain = replace(process("cellfork-zygote", 1), role="zygote")
+    assert role_of(process("cellfork-zygote", 1), plain) == "sandbox"
+    assert role_of(process("sh", 1), None) == "other"
+    assert role_of(process("python3", 1, "python3 -I -S src/cellfork/guest/boot.py 5 6"), None) == "zygote"
+
+
+def test_host_may_stay_unless_it_must_not():
+    """The zygote, and what came with it, counts only for code that has to close its host."""
+    host = replace(process("cellfork-zygote", 2), role="zygote")
+    after = Snapshot(processes={host.identity: host}, fds={7: "socket:[1]"})
+    assert not after.leaks_since(Snapshot())
+    assert len(after.leaks_since(Snapshot(), allow_host=False).found) == 2
+    assert after.leaks_since(Snapshot(processes={host.identity: host})).of("fd") == ["7 → socket:[1]"]
