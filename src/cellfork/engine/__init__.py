@@ -1,0 +1,1 @@
+"""The domain: sandboxes, contexts, executions, execs, files, watches.  Asyncio; no HTTP, no isolation details."""

@@ -1,0 +1,207 @@
+"""Files of one sandbox.  Every operation is carried out inside it, by init: no path leads out."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from cellfork.engine.checks import check_text
+from cellfork.engine.requests import Requests
+from cellfork.engine.settings import Settings
+from cellfork.engine.values import EntryInfo, FileType
+from cellfork.model.errors import (
+    InvalidRequest,
+    LimitExceeded,
+    NotADirectory,
+    PathNotFound,
+    ProtocolViolation,
+)
+from cellfork.model.events import KillReason
+from cellfork.model.limits import MiB
+from cellfork.wire.frames import CHUNK
+
+WINDOW = 4 * MiB
+"""Bytes of a streamed file that are on their way at the same time."""
+MAX_LISTING = 32 * MiB
+
+
+class Host(Protocol):
+    """What files need of their sandbox."""
+
+    settings: Settings
+    requests: Requests
+
+    def end_soon(self, reason: KillReason, message: str) -> None:
+        """Kill the sandbox, without waiting for it."""
+        ...
+
+
+class Upload:
+    """A file that is being written: beside its place until :meth:`commit` puts it there at once."""
+
+    def __init__(self, files: "Files", requests: Requests, handle: int) -> None:
+        self._files = files
+        self._requests = requests
+        self._handle = handle
+
+    async def write(self, data: bytes) -> None:
+        """Add bytes; return when they are in the file.  Raises :class:`NoSpace`."""
+        view = memoryview(data)
+        for start in range(0, len(view), CHUNK):
+            piece = bytes(view[start : start + CHUNK])
+            await self._requests.send("file.write", piece, handle=self._handle)
+
+    async def commit(self) -> EntryInfo:
+        """Put the file in its place."""
+        return await self._files._entry("file.close", handle=self._handle, commit=True)
+
+    def abort(self) -> None:
+        """Drop what was written.  Returns at once."""
+        self._requests.tell("file.close", handle=self._handle, commit=False)
+
+
+class Files:
+    """File operations.  All methods belong to the engine's event loop.
+
+    Relative paths start at the sandbox's home, ``~`` is that.  Errors are the subclasses of :class:`FileError`,
+    :class:`InvalidRequest` for what is no path, and :class:`SandboxGone`.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def read(self, path: str) -> bytes:
+        """Return a whole file.  Raises :class:`LimitExceeded` for a very large one: stream it."""
+        limit = self._host.settings.whole_file
+        content = await self.read_range(path, 0, limit + 1)
+        if len(content) > limit:
+            raise LimitExceeded(f"{path!r} is larger than {limit:,} bytes; read it with format='stream'")
+        return content
+
+    async def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """Return at most ``length`` bytes of a file; fewer mean that it ends there."""
+        fields = {"path": check_text(path, "a path"), "offset": offset, "length": length}
+        return b"".join((await self._chunks("file.read", length, **fields))[0])
+
+    async def stream(self, path: str) -> AsyncIterator[bytes]:
+        """Yield a file piece by piece; the next piece is asked for when one was taken."""
+        offset = 0
+        while True:
+            piece = await self.read_range(path, offset, WINDOW)
+            if piece:
+                yield piece
+            if len(piece) < WINDOW:
+                return
+            offset += len(piece)
+
+    async def open_upload(self, path: str, *, mode: int | None = None, append: bool = False) -> Upload:
+        """Begin to write a file.  Directories above it are made.  ``mode``: its permission bits."""
+        check_text(path, "a path")
+        reply = await self._host.requests.send("file.open", path=path, mode=mode, append=append)
+        handle = reply.get("handle")
+        if not isinstance(handle, int):
+            raise self._violation("a handle that is no number")
+        return Upload(self, self._host.requests, handle)
+
+    async def write(
+        self, path: str, data: bytes, *, mode: int | None = None, append: bool = False
+    ) -> EntryInfo:
+        """Write a whole file at once: whoever reads it sees the old content or the new one."""
+        upload = await self.open_upload(path, mode=mode, append=append)
+        try:
+            await upload.write(data)
+            return await upload.commit()
+        except BaseException:
+            upload.abort()
+            raise
+
+    async def list(self, path: str, depth: int = 1) -> "Listing":
+        """Return what is in a directory, down to ``depth``; at most 10,000 entries."""
+        check_text(path, "a path")
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise InvalidRequest("depth is a whole number of at least 1")
+        chunks, reply = await self._chunks("file.list", MAX_LISTING, path=path, depth=depth)
+        try:
+            entries = [_entry(json.loads(line)) for line in b"".join(chunks).splitlines()]
+        except (ValueError, RecursionError):
+            raise self._violation("a listing that is not JSON lines") from None
+        return Listing(entries, truncated=reply.get("truncated") is True)
+
+    async def stat(self, path: str) -> EntryInfo:
+        """Return what is known of a file or directory; a symbolic link is not followed."""
+        return await self._entry("file.stat", path=check_text(path, "a path"))
+
+    async def exists(self, path: str) -> bool:
+        """Tell whether there is anything at a path."""
+        try:
+            await self.stat(path)
+        except (PathNotFound, NotADirectory):
+            return False
+        return True
+
+    async def move(self, source: str, destination: str) -> EntryInfo:
+        """Move a file or directory; return what is at the destination then."""
+        check_text(source, "a path")
+        check_text(destination, "a path")
+        return await self._entry("file.move", source=source, destination=destination)
+
+    async def remove(self, path: str, *, recursive: bool = True) -> None:
+        """Remove a file or a directory, with everything in it."""
+        await self._host.requests.send("file.remove", path=check_text(path, "a path"), recursive=recursive)
+
+    async def make_dir(self, path: str) -> bool:
+        """Make a directory and those above it; ``False`` where it is there already."""
+        reply = await self._host.requests.send("file.mkdir", path=check_text(path, "a path"))
+        return reply.get("created") is True
+
+    async def _entry(self, op: str, **fields: Any) -> EntryInfo:
+        try:
+            return _entry(await self._host.requests.send(op, **fields))
+        except ProtocolViolation as error:
+            raise self._violation(str(error)) from None
+
+    async def _chunks(self, op: str, limit: int, **fields: Any) -> tuple[Sequence[bytes], dict[str, Any]]:
+        chunks = []
+        room = limit
+
+        def take(chunk: bytes) -> None:
+            nonlocal room
+            room -= len(chunk)
+            if room < 0:
+                raise ProtocolViolation("more bytes than were asked for")
+            chunks.append(chunk)
+
+        reply = await self._host.requests.send(op, on_chunk=take, **fields)
+        return chunks, reply
+
+    def _violation(self, message: str) -> ProtocolViolation:
+        self._host.end_soon("protocol", message)
+        return ProtocolViolation(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Entries of a directory; ``truncated`` where there are more."""
+
+    entries: list[EntryInfo]
+    truncated: bool
+
+
+def _entry(value: Any) -> EntryInfo:
+    """Check what init says of a file; anything else is a :class:`ProtocolViolation`."""
+    match value:
+        case {
+            "name": str(name),
+            "path": str(path),
+            "type": "file" | "dir" | "symlink" | "other" as kind,
+            "size": int(size),
+            "mode": int(mode),
+            "owner": str(owner),
+            "group": str(group),
+            "mtime": int(mtime),
+            "target": str() | None as target,
+        }:
+            lossy = value.get("lossy") is True
+            type_ = cast("FileType", kind)
+            return EntryInfo(name, path, type_, size, mode & 0o7777, owner, group, mtime, target, lossy)
+    raise ProtocolViolation("an entry of a file is malformed")
