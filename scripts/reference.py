@@ -79,7 +79,8 @@ def events() -> list[type]:
 def class_parts(cls: type) -> Iterator[str]:
     """Yield heading, docstring, fields and methods of a class."""
     node = parse(cls)
-    bases = [base.__name__ for base in cls.__bases__ if base.__module__.startswith("cellfork")]
+    shown = {*cellfork.__all__, "Event", "Terminal"}
+    bases = [base.__name__ for base in cls.__bases__ if base.__name__ in shown]
     yield f"### {cls.__name__}" + (f" ({', '.join(bases)})" if bases else "")
     yield markdown(ast.get_docstring(node) or "")
     fields = list(field_lines(node))
@@ -100,16 +101,32 @@ def parse(cls: type) -> ast.ClassDef:
 
 
 def field_lines(node: ast.ClassDef) -> Iterator[str]:
-    """Yield one list item for each annotated public field, with the string below it as its description."""
-    for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
-        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
-            continue
-        if statement.target.id.startswith("_"):
-            continue
-        text = f"- `{ast.unparse(statement)}`"
-        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+    """Yield one list item for each public attribute, with the string below it as its description.
+
+    Attributes are the annotated names of the class, and what ``__init__`` gives to ``self``.
+    """
+    statements = list(node.body)
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+            statements += [ast.Pass(), *statement.body]
+    for statement, following in zip(statements, [*statements[1:], None], strict=True):
+        text = attribute_text(statement)
+        if text and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
             text += ": " + " ".join(markdown(str(following.value.value)).split())
-        yield text
+        if text:
+            yield text
+
+
+def attribute_text(statement: ast.stmt) -> str | None:
+    """Return the list item for a statement that makes a public attribute."""
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        return None if statement.target.id.startswith("_") else f"- `{ast.unparse(statement)}`"
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
+        name = statement.targets[0].attr
+        made = statement.value.func if isinstance(statement.value, ast.Call) else None
+        kind = f": {ast.unparse(made)}" if isinstance(made, ast.Name) and made.id[0].isupper() else ""
+        return None if name.startswith("_") else f"- `{name}{kind}`"
+    return None
 
 
 def methods(node: ast.ClassDef) -> Iterator[tuple[str, Function]]:
@@ -137,11 +154,41 @@ def is_overload(function: Function) -> bool:
 
 
 def signature(owner: str, function: Function) -> str:
-    """Return a call of the method as its definition writes it, without ``self``."""
-    arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(function.args))
+    """Return a call of the method as its definition writes it, without ``self``; long ones an argument a line."""
+    arguments = list(argument_texts(function.args))[0 if "staticmethod" in decorators(function) else 1 :]
     returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-    line = f"{owner}.{function.name}({arguments}){returns}"
-    return line if len(line) <= 100 else line.replace("(", "(\n    ", 1).replace(", *, ", ",\n    *,\n    ")
+    line = f"{owner}.{function.name}({', '.join(arguments)}){returns}"
+    if len(line) <= 100:
+        return line
+    return f"{owner}.{function.name}(\n    " + ",\n    ".join(arguments) + f",\n){returns}"
+
+
+def argument_texts(arguments: ast.arguments) -> Iterator[str]:
+    """Yield the arguments as one writes them: ``name: type = default``, with the marks ``/`` and ``*``."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    no_defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    for index, (argument, default) in enumerate(
+        zip(positional, [*no_defaults, *arguments.defaults], strict=True)
+    ):
+        yield argument_text(argument, default)
+        if index + 1 == len(arguments.posonlyargs):
+            yield "/"
+    if arguments.vararg:
+        yield "*" + argument_text(arguments.vararg, None)
+    elif arguments.kwonlyargs:
+        yield "*"
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield argument_text(argument, default)
+    if arguments.kwarg:
+        yield "**" + argument_text(arguments.kwarg, None)
+
+
+def argument_text(argument: ast.arg, default: ast.expr | None) -> str:
+    """Return one argument."""
+    text = ast.unparse(argument)
+    if default is None:
+        return text
+    return f"{text} = {ast.unparse(default)}" if argument.annotation else f"{text}={ast.unparse(default)}"
 
 
 def code(text: str) -> str:
@@ -152,7 +199,7 @@ def code(text: str) -> str:
 def markdown(docstring: str) -> str:
     """Return a docstring's reStructuredText as Markdown."""
     text = inspect.cleandoc(docstring)
-    text = re.sub(r":\w+:`~?([^`]+)`", lambda match: f"`{match[1].removeprefix('cellfork.')}`", text)
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
     text = text.replace("``", "`")
     return re.sub(r"(?:^|(?<=\S))::\n\n((?:(?:    .*)?\n?)+)", fenced, text, flags=re.MULTILINE).strip()
 

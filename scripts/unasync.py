@@ -22,6 +22,7 @@ RULES = (
     (r"Async([A-Z]\w*)", r"\1"),
     (r"async def", "def"),
     (r"async with", "with"),
+    (r"an ``with", "a ``with"),
     (r"async for", "for"),
     (r"await ", ""),
     (r"_async", "_sync"),
