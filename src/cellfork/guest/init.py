@@ -4,20 +4,21 @@ One thread, one loop.  It runs as the sandbox's user, locked like everything els
 kernel ends every process of the sandbox with it.
 """
 
+import fcntl
 import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from cellfork.guest import linux
+from cellfork.guest import linux, sandbox
 from cellfork.guest.files import Files
 from cellfork.guest.kernels import PythonKernel
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop
 from cellfork.guest.processes import Processes
-from cellfork.guest.sandbox import fill_home
 from cellfork.guest.watches import Watches
 from cellfork.model.errors import (
     CellforkError,
@@ -25,13 +26,15 @@ from cellfork.model.errors import (
     InternalError,
     InvalidRequest,
     NotFound,
+    StartupFailed,
     Unsupported,
 )
 from cellfork.model.specs import HOME
 from cellfork.wire.frames import Decoder, Frame
 from cellfork.wire.messages import VERSION
 
-CONNECTION_FD = 3
+NAME = "cellfork-init"
+CONNECTION_FD, USER_NS_FD = 3, 4
 READ_SIZE = 256 * 1024
 PATHS = frozenset({"cwd", "path", "source", "destination"})
 """Fields of requests that hold paths."""
@@ -40,11 +43,27 @@ Header = dict[str, Any]
 Operation = Callable[[Header, bytes], Header | None]
 
 
-def take_connection(fd: int) -> socket.socket:
-    """Keep ``fd`` as descriptor 3, /dev/null as 0 to 2, and nothing else."""
+@dataclass(slots=True)
+class Identity:
+    """Who a sandbox is to be: the index of its id range, a descriptor of its user namespace."""
+
+    index: int
+    user_ns: int
+
+
+def take_connection(fd: int, identity: Identity | None = None) -> socket.socket:
+    """Keep ``fd`` as descriptor 3, the user namespace as 4, /dev/null as 0 to 2, and nothing else."""
     if fd != CONNECTION_FD:
-        os.dup2(fd, CONNECTION_FD, inheritable=False)
-    linux.close_from(CONNECTION_FD + 1)
+        # Out of the way first: the connection may have the number that the namespace gets.
+        spare = fcntl.fcntl(fd, fcntl.F_DUPFD, USER_NS_FD + 1)
+        if identity is not None:
+            os.dup2(identity.user_ns, USER_NS_FD, inheritable=False)
+        os.dup2(spare, CONNECTION_FD, inheritable=False)
+    elif identity is not None:
+        os.dup2(identity.user_ns, USER_NS_FD, inheritable=False)
+    if identity is not None:
+        identity.user_ns = USER_NS_FD
+    linux.close_from(CONNECTION_FD + 1 if identity is None else USER_NS_FD + 1)
     null = os.open("/dev/null", os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
@@ -52,13 +71,17 @@ def take_connection(fd: int) -> socket.socket:
     return socket.socket(fileno=CONNECTION_FD)
 
 
-def main(connection: socket.socket, plan: Header, image: Any) -> NoReturn:
-    """Serve the host until the connection ends, then end everything."""
-    os.environ.update(plan["envs"])
-    os.environ["HOME"] = plan["home_path"]
-    os.chdir(plan["home_path"])
+def main(connection: socket.socket, plan: Header, image: Any, identity: Identity | None) -> NoReturn:
+    """Wait to be told what to become, become it, serve the host until the connection ends, then end everything.
+
+    The first kernel is forked before the request comes; it waits as well, and takes the locks for itself.
+    """
     signal.signal(signal.SIGINT, lambda *_: None)  # whoever sends it: init is not what is to be interrupted
-    init = Init(connection, plan, image)
+    init = Init(connection, plan, image, identity)
+    request = sandbox.read_request(CONNECTION_FD)
+    if request is None:
+        os._exit(0)
+    init.become(plan | request)
     init.serve()
     init.end()
 
@@ -66,33 +89,47 @@ def main(connection: socket.socket, plan: Header, image: Any) -> NoReturn:
 class Init:
     """Dispatches frames: channel 0 to the operations, every other channel to its kernel."""
 
-    def __init__(self, connection: socket.socket, plan: Header, image: Any) -> None:
+    def __init__(
+        self, connection: socket.socket, plan: Header, image: Any, identity: Identity | None
+    ) -> None:
         self._connection = connection
         self._owns_pid_namespace = bool(plan["owns_pid_namespace"])
         self._image = image
+        self._identity = identity
         self._loop = Loop()
         self._link = HostLink(connection)
         self._decoder = Decoder()
         self._kernels: dict[int, PythonKernel] = {}
+        settle = partial(settle_kernel, plan, None if identity is None else identity.index)
+        self._spare: PythonKernel | None = PythonKernel.start(
+            self._loop, self._link, image, cwd="/", envs={}, settle=settle
+        )
+
+    def become(self, plan: Header) -> None:
+        """Make the sandbox's places, let the kernel lock itself, take the locks, and get ready to serve."""
+        spare = self._spare
+        if spare is None:
+            raise StartupFailed("there is no kernel")
+        if self._identity is not None:
+            sandbox.furnish(plan, self._identity.index)
+            spare.settle(plan, self._identity.user_ns)
+            sandbox.lock(plan, self._identity.user_ns)
+        else:
+            spare.settle(plan, None)
+        if plan["warm"]:
+            spare.warm_up()
+        linux.set_name(NAME)
         self._home = plan["home_path"]
+        _settle_in(plan)
+        self._link.send({"op": "ready", "version": VERSION, "pid": os.getpid()})
+        sandbox.fill_home(plan.get("home", []))
         self._processes = Processes(self._loop, self._link, base_env=dict(os.environ))
         self._files = Files(self._loop, self._link, home=self._home)
         self._watches = Watches(self._loop, self._link, home=self._home)
         self._operations = self._collect_operations()
-        self._spare: PythonKernel | None = None
-        self._warm = bool(plan.get("warm"))
-        self._furnish = partial(fill_home, plan.get("home", []))
 
     def serve(self) -> None:
-        """Say ``ready``, then answer until the host is gone.
-
-        The first kernel is forked before anybody asks; the rest is done while it comes up.
-        """
-        self._link.send({"op": "ready", "version": VERSION, "pid": os.getpid()})
-        self._spare = self._start_kernel(self._home, {})
-        if self._warm:
-            self._spare.warm_up()
-        self._furnish()
+        """Answer until the host is gone."""
         self._watch_children()
         self._loop.watch(self._connection.fileno(), self._read)
         self._loop.run()
@@ -240,6 +277,31 @@ class Init:
 
     def _shutdown(self, _header: Header, _body: bytes) -> None:
         self._loop.stop()
+
+
+def settle_kernel(plan: Header, index: int | None, connection: socket.socket) -> None:
+    """Wait, in the kernel that was forked ahead, for init to say what it is to be; lock, and become that.
+
+    Its pipes are given to the sandbox's user, who may want to open /dev/stdout.
+    """
+    _message, fds, _flags, _address = socket.recv_fds(connection, 1, 1)
+    request = sandbox.read_request(connection.fileno())
+    if request is None:
+        os._exit(0)
+    plan = plan | request
+    if index is not None:
+        owner = sandbox.owner_of(plan, index)
+        for fd in (1, 2):
+            os.fchown(fd, owner, owner)
+        sandbox.lock(plan, fds[0])
+        linux.prctl(linux.PR_SET_DUMPABLE, 1)
+    _settle_in(plan)
+
+
+def _settle_in(plan: Header) -> None:
+    os.environ.update(plan["envs"])
+    os.environ["HOME"] = os.environ["PWD"] = plan["home_path"]
+    os.chdir(plan["home_path"])
 
 
 def kill_descendants() -> None:

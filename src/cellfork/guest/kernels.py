@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from cellfork.guest import linux
@@ -37,6 +37,7 @@ DRAIN_LIMIT = 4 * 1024 * 1024
 FROM_KERNEL = frozenset({"display", "update", "clear", "input_request", "done", "missed"})
 
 Header = dict[str, Any]
+Settle = Callable[[socket.socket], None]
 KernelFrame = tuple[int, bytes, bytes, Header]
 """Epoch, header as it came, body, header decoded."""
 
@@ -79,11 +80,19 @@ class PythonKernel:
 
     @classmethod
     def start(
-        cls, loop: Loop, link: HostLink, image: Any, *, cwd: str, envs: Mapping[str, str]
+        cls,
+        loop: Loop,
+        link: HostLink,
+        image: Any,
+        *,
+        cwd: str,
+        envs: Mapping[str, str],
+        settle: Settle | None = None,
     ) -> "PythonKernel":
         """Fork a kernel from ``image`` (what ``guest.python.kernel.prepare`` returned) into ``cwd`` with ``envs`` added.
 
-        Raises ``OSError`` where the fork fails.
+        One that is forked before init has its locks calls ``settle`` with its connection first, to wait for
+        :meth:`settle`.  Raises ``OSError`` where the fork fails.
         """
         nonce = secrets.token_bytes(NONCE_SIZE)
         ours, theirs = socket.socketpair()
@@ -93,7 +102,7 @@ class PythonKernel:
             os.set_blocking(fd, False)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            pid = os.fork() or _be_kernel(image, theirs, (out_write, err_write), nonce, cwd, envs)
+            pid = os.fork() or _be_kernel(image, theirs, (out_write, err_write), nonce, cwd, envs, settle)
         except OSError:
             for end in (ours, theirs):
                 end.close()
@@ -106,6 +115,15 @@ class PythonKernel:
             os.close(err_write)
         theirs.close()
         return cls(loop, link, pid, ours, (out_read, err_read), nonce)
+
+    def settle(self, plan: Header, user_ns: int | None) -> None:
+        """Tell a kernel that was forked ahead what it is to become, and hand it the user namespace to enter."""
+        if user_ns is None:
+            self._connection.send(b"s")
+        else:
+            socket.send_fds(self._connection, [b"s"], [user_ns])
+        told: Header = {name: plan[name] for name in ("envs", "home_path", "rlimits") if name in plan}
+        self._send(encode({"op": "settle", **told}))
 
     def claim(self, channel: int, *, cwd: str | None = None, envs: Mapping[str, str] | None = None) -> None:
         """Give the kernel to the context on ``channel``, which starts in ``cwd`` with ``envs`` added."""
@@ -400,6 +418,7 @@ def _be_kernel(
     nonce: bytes,
     cwd: str,
     envs: Mapping[str, str],
+    settle: Settle | None,
 ) -> NoReturn:
     """Be the forked child: keep three descriptors besides 0 to 2, leave init's signals and session, run."""
     try:
@@ -413,7 +432,10 @@ def _be_kernel(
         os.environ.update(envs)
         os.chdir(cwd)
         os.environ["PWD"] = cwd
-        python_kernel.run(image, socket.socket(fileno=private[0]), nonce, (private[1], private[2]))
+        connection = socket.socket(fileno=private[0])
+        if settle is not None:
+            settle(connection)
+        python_kernel.run(image, connection, nonce, (private[1], private[2]))
     finally:
         os._exit(70)
 

@@ -170,13 +170,11 @@ def landlock_abi() -> int:
     return max(0, int(_libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
 
 
-def landlock_create(handled_fs: int, handled_net: int, scoped: int, abi: int) -> int:
-    """Return a descriptor of a new ruleset; fields that the ABI level does not know are left out."""
-    attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)
-    size = 8 if abi < 4 else 16 if abi < 6 else 24
-    return _check(
-        _libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), 0), "landlock_create_ruleset"
-    )
+def landlock_create(handled: int) -> int:
+    """Return a descriptor of a new ruleset that handles these accesses to files."""
+    attributes = struct.pack("Q", handled)
+    result = _libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0)
+    return _check(result, "landlock_create_ruleset")
 
 
 def landlock_allow_below(ruleset: int, path: str, access: int) -> None:

@@ -1,7 +1,7 @@
 """From a fork of the zygote to a locked sandbox: the steps, in the order in which they must be taken.
 
-Order: cgroups · namespaces · *wait for the request* · mounts · limits · ids · capabilities · no_new_privs ·
-Landlock · seccomp · descriptors.  The first failure ends the process: nothing is skipped.
+Order: cgroups · namespaces · descriptors · *wait for the request* · mounts · limits · ids · capabilities ·
+no_new_privs · Landlock · seccomp.  The first failure ends the process: nothing is skipped.
 """
 
 import os
@@ -23,9 +23,7 @@ _FS_READ = 0b1101
 _FS_WRITE_FILE = 1 << 1
 _FS_TRUNCATE, _FS_IOCTL, _FS_REFER = 1 << 14, 1 << 15, 1 << 13
 _FS_MAKE_DEVICES = 1 << 6 | 1 << 11
-_SCOPE_ABSTRACT_UNIX_AND_SIGNALS = 0b11
 _FS_KNOWN_BITS = {0: 0, 1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-_SCOPES_SINCE = 6
 
 
 def enter_cgroups(connection_fd: int) -> None:
@@ -65,17 +63,25 @@ def read_request(connection_fd: int) -> Plan | None:
     return decode_header(_read_exactly(connection_fd, size))
 
 
-def furnish(plan: Plan, user_ns: int, index: int) -> None:
-    """Put the sandbox's own places over the template's root, set its limits, enter its user namespace."""
-    _mount_own_places(plan, 0 if plan["single_id"] else index * IDS_PER_SANDBOX + USER_ID)
+def furnish(plan: Plan, index: int) -> None:
+    """Put the sandbox's own places over the template's root."""
+    _mount_own_places(plan, owner_of(plan, index))
+
+
+def owner_of(plan: Plan, index: int) -> int:
+    """Return the id of the sandbox's user as the zygote's user namespace counts."""
+    return 0 if plan["single_id"] else index * IDS_PER_SANDBOX + USER_ID
+
+
+def lock(plan: Plan, user_ns: int) -> None:
+    """Take limits, give up ids and capabilities, then close the kernel's doors: Landlock and seccomp.
+
+    Every process that is forked before the request does this for itself; all others inherit it.
+    """
     for number, soft, hard in plan["rlimits"]:
         resource.setrlimit(number, (soft, hard))
     linux.setns(user_ns, linux.CLONE_NEWUSER)
     os.close(user_ns)
-
-
-def lock(plan: Plan) -> None:
-    """Give up ids and capabilities, then close the kernel's doors: Landlock and seccomp."""
     linux.drop_capabilities()
     if not plan["single_id"]:
         os.setgroups([])
@@ -98,10 +104,13 @@ def reset_process() -> None:
 
 
 def restrict_files(abi: int, writable: list[str]) -> None:
-    """Allow reading and executing everywhere, writing only below ``writable``, ``/dev`` and ``/proc``."""
+    """Allow reading and executing everywhere, writing only below ``writable``, ``/dev`` and ``/proc``.
+
+    Signals and abstract sockets are not scoped: the pid and network namespaces bound them already, and the
+    first kernel, which takes its locks itself, must stay within reach of init and of commands.
+    """
     handled = (1 << _FS_KNOWN_BITS.get(abi, 16)) - 1
-    scopes = _SCOPE_ABSTRACT_UNIX_AND_SIGNALS if abi >= _SCOPES_SINCE else 0
-    ruleset = linux.landlock_create(handled, 0, scopes, abi)
+    ruleset = linux.landlock_create(handled)
     linux.landlock_allow_below(ruleset, "/", _FS_READ & handled)
     for path in writable:
         linux.landlock_allow_below(ruleset, path, handled & ~_FS_MAKE_DEVICES)

@@ -24,7 +24,6 @@ INDEXES = 1023
 SPARE_NAMESPACES = 8
 NAME = "cellfork-zygote"
 WAITING_NAME = "cellfork-ahead"
-INIT_NAME = "cellfork-init"
 
 Message = dict[str, Any]
 
@@ -203,20 +202,13 @@ class Zygote:
         sandbox.reset_process()
         linux.set_name(WAITING_NAME)
         plan = self._settings["plan"]
-        if namespaces is not None:
-            sandbox.enter_cgroups(connection_fd)
-            sandbox.enter_namespaces(plan, namespaces[2])
-        request = sandbox.read_request(connection_fd)
-        if request is None:
-            os._exit(0)
-        plan = plan | request
-        if namespaces is not None:
-            index, user_ns, _net_ns = namespaces
-            sandbox.furnish(plan, user_ns, index)
-            sandbox.lock(plan)
-        linux.set_name(INIT_NAME)
-        connection = init.take_connection(connection_fd)
-        init.main(connection, plan, self._image)
+        if namespaces is None:
+            init.main(init.take_connection(connection_fd), plan, self._image, None)
+        index, user_ns, net_ns = namespaces
+        sandbox.enter_cgroups(connection_fd)
+        sandbox.enter_namespaces(plan, net_ns)
+        identity = init.Identity(index, user_ns)
+        init.main(init.take_connection(connection_fd, identity), plan, self._image, identity)
 
 
 def _prepare(settings: Message, heap: OneHeap) -> tuple[Any, Message]:

@@ -69,7 +69,8 @@ class Limits:
     pids: int | None = 128
     """Processes and threads together."""
     disk: int | str = 1 * GiB
-    """Bytes in all writable places together (kept in memory, so ``memory`` bounds it as well)."""
+    """Bytes in all writable places together.  Files are kept in memory: of ``memory``, they leave 64 MiB or more
+    to processes, so that a full disk is an error of the code and not the end of its interpreter."""
     inodes: int = 262_144
     """Files and directories in all writable places together."""
     open_files: int = 1024

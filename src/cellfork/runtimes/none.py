@@ -66,7 +66,7 @@ class NoneRuntime:
         guest = NoneGuest(ours, child, HomeMeter(home), self.name)
         self._guests.add(guest)
         guest.on_end = self._guests.discard
-        guest.send({"op": "become", "envs": dict(spec.envs), "home_path": home})
+        guest.send({"op": "become", "envs": dict(spec.envs), "home_path": home, "warm": False})
         await guest.wait_ready()
         return guest
 

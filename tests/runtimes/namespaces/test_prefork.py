@@ -1,6 +1,7 @@
 """Forks made ahead."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -53,13 +54,15 @@ async def test_a_fork_that_died_is_not_taken(ahead):
     assert not any(path.exists() for path in fork.group.directories)
 
 
-async def test_what_waits_has_no_kernel_and_runs_nothing(ahead):
-    """A fork made ahead is one process that reads its connection."""
+async def test_what_waits_is_an_init_and_a_kernel_that_run_nothing(ahead):
+    """A fork made ahead is two processes, both asleep until they are told what to become."""
     await ahead.start(SPEC)
     fork = await waiting(ahead)
     async with asyncio.timeout(5):
-        while len(fork.group.processes()) != 1:
+        while len(pids := fork.group.processes()) != 2:
             await asyncio.sleep(0.005)
+    await asyncio.sleep(0.1)
+    assert {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids} == {"S"}
 
 
 async def test_closing_ends_what_waits(ahead):

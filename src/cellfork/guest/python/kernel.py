@@ -4,9 +4,11 @@ One thread, no event loop of its own: it blocks on its socket until init sends a
 """
 
 import atexit
+import errno
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -66,7 +68,23 @@ class Kernel:
         self._questions.install()
 
     def serve(self) -> int:
-        """Run what init sends; return the exit code of the process."""
+        """Run what init sends, whatever signal handlers of the user's raise; return the exit code of the process."""
+        while True:
+            try:
+                return self._serve()
+            except SystemExit:
+                return self._leave()
+            except BaseException as error:  # noqa: BLE001 - the kernel's boundary
+                gone = isinstance(error, OSError) and error.errno in {
+                    errno.EBADF,
+                    errno.ENOTSOCK,
+                    errno.ECONNRESET,
+                }
+                if gone or self._reporter.execution is not None:
+                    return 1  # without its socket, or amid telling an end, all that is left is to end
+                traceback.print_exc()
+
+    def _serve(self) -> int:
         while True:
             frame = self._next()
             if frame is None:

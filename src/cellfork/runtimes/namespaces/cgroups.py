@@ -60,7 +60,15 @@ class Group:
 
     def open_procs(self) -> list[int]:
         """Return a descriptor of each ``cgroup.procs``; writing ``0`` to it moves the writer in."""
-        return [os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in self.directories]
+        fds: list[int] = []
+        try:
+            for path in self.directories:
+                fds.append(os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))  # noqa: PERF401 - to close them
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
 
     def usage(self) -> Usage:
         """Measure now."""

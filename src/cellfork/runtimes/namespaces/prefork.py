@@ -1,8 +1,9 @@
 """Forks made ahead: processes that wait to be told which sandbox to become.
 
 Entering a control group waits for a grace period of the kernel, 8 to 12 ms at 250 Hz, unless another
-process did so within the last 10 ms.  A fork that has done this, and has its namespaces, can become any
-sandbox of its template: nothing that a request decides (limits, disk, environment) has been decided.
+process did so within the last 10 ms.  A fork that has done this, has its namespaces and has forked its first
+kernel, can become any sandbox of its template: nothing that a request decides (limits, disk, environment) has
+been decided, and nothing of anybody has run.
 """
 
 import asyncio
