@@ -23,7 +23,7 @@ async def filled(runtime) -> None:
         if len(runtime._pool._ready) == 2:
             return
         await asyncio.sleep(0.01)
-    zygote = await runtime._zygote(SPEC.template)
+    zygote = await runtime._zygotes.of(SPEC.template)
     pytest.fail(f"not filled: {runtime._pool._ready}, {runtime._pool._filling}, {zygote._children}")
 
 

@@ -87,7 +87,7 @@ async def test_the_death_of_the_zygote_is_survived(runtime):
     """When a zygote dies, the next start makes a new one."""
     guest = await runtime.start(SPEC)
     client = Client(guest)
-    zygote = await runtime._zygote(SPEC.template)
+    zygote = await runtime._zygotes.of(SPEC.template)
     os.kill(zygote.pid, signal.SIGKILL)
     if runtime.name == "namespaces":  # everything below it dies with it
         async with asyncio.timeout(5):
@@ -117,7 +117,7 @@ async def test_concurrent_starts_share_one_zygote(runtime):
     """Ten starts at once start one zygote and ten sandboxes."""
     guests = await asyncio.gather(*(runtime.start(SPEC) for _ in range(10)))
     assert len({guest.info["pid"] for guest in guests}) == 10
-    assert (await runtime._zygote(SPEC.template)).forks == 10
+    assert (await runtime._zygotes.of(SPEC.template)).forks == 10
 
 
 async def test_the_runtime_tells_what_it_can_do(runtime):
@@ -131,7 +131,7 @@ async def test_the_runtime_tells_what_it_can_do(runtime):
 async def test_closing_kills_everything(runtime):
     """aclose() ends zygotes and sandboxes; no process is left when it returns."""
     guest = await runtime.start(SPEC)
-    zygote = await runtime._zygote(SPEC.template)
+    zygote = await runtime._zygotes.of(SPEC.template)
     pids = [guest.info["pid"], zygote.pid]
     await runtime.aclose()
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

@@ -73,7 +73,7 @@ def command(
     if as_json:
         print(json.dumps(whole))
     elif as_markdown:
-        print(report.as_markdown(measured), end="")
+        print(report.as_markdown(whole["rows"]), end="")
     else:
         print("\n\n".join(map(report.as_text, measured)))
     return Exit.OK

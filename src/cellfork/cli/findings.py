@@ -112,6 +112,7 @@ def of_host() -> Iterator[Finding]:
     yield _memory(_meminfo().get("MemAvailable", 0))
     yield _disk(Path(tempfile.gettempdir()))
     yield _cgroups(Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace"))
+    yield _user_namespaces(Path("/proc/sys"), privileged=os.geteuid() == 0)
 
 
 def _meminfo() -> dict[str, int]:
@@ -153,6 +154,30 @@ def _cgroups(mounts: str) -> Finding:
     return Finding(
         "host", "control groups", "absent", "not mounted", cost, "mount -t cgroup2 none /sys/fs/cgroup"
     )
+
+
+USER_NAMESPACES = (
+    ("user/max_user_namespaces", "0", True, "sysctl user.max_user_namespaces=10000"),
+    ("kernel/unprivileged_userns_clone", "0", False, "sysctl kernel.unprivileged_userns_clone=1"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        False,
+        "give the interpreter an AppArmor profile with 'userns,', "
+        "or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+"""Setting, the value that forbids user namespaces, whether root is forbidden as well, the remedy."""
+
+
+def _user_namespaces(settings: Path, *, privileged: bool) -> Finding:
+    """Say whether a setting of the host forbids what sandboxes are built from."""
+    for name, forbidding, even_root, fix in USER_NAMESPACES:
+        file = settings / name
+        if (even_root or not privileged) and file.is_file() and file.read_text().strip() == forbidding:
+            detail = f"{name.replace('/', '.')} = {forbidding}"
+            return Finding("host", "user namespaces", "absent", detail, "sandboxes are built from them", fix)
+    return Finding("host", "user namespaces", "present", "no setting forbids them")
 
 
 SCIENCE = ("numpy", "pandas", "matplotlib", "PIL", "scipy", "seaborn", "plotly", "altair", "e2b_charts")

@@ -17,6 +17,7 @@ from cellfork.runtimes import interpreter, plan
 from cellfork.runtimes.base import RuntimeReport
 from cellfork.runtimes.guest import Meter, ProcessGuest
 from cellfork.runtimes.zygote import Launch, Zygote
+from cellfork.runtimes.zygotes import Zygotes
 
 SHUTDOWN_SECONDS = 2.0
 
@@ -49,7 +50,7 @@ class NoneRuntime:
     name: ClassVar[str] = "none"
 
     def __init__(self) -> None:
-        self._zygotes: dict[Template, asyncio.Task[Zygote]] = {}
+        self._zygotes = Zygotes(self._launch)
         self._guests: set[ProcessGuest] = set()
 
     async def start(self, spec: SandboxSpec) -> ProcessGuest:
@@ -58,7 +59,7 @@ class NoneRuntime:
             raise Unsupported(
                 "without isolation no network policy can be enforced; ask for 'none' or 'public'"
             )
-        zygote = await self._zygote(spec.template)
+        zygote = await self._zygotes.of(spec.template)
         home = tempfile.mkdtemp(prefix="cellfork-none-")
         ours, theirs = socket.socketpair()
         with theirs:
@@ -77,20 +78,7 @@ class NoneRuntime:
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""
         await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
-        zygotes, self._zygotes = self._zygotes, {}
-        for task in zygotes.values():
-            for zygote in await asyncio.gather(task, return_exceptions=True):
-                if isinstance(zygote, Zygote):
-                    await zygote.aclose()
-
-    async def _zygote(self, template: Template) -> Zygote:
-        task = self._zygotes.get(template)
-        if task is None or (
-            task.done() and (task.cancelled() or task.exception() or not task.result().alive)
-        ):
-            task = asyncio.create_task(self._launch(template))
-            self._zygotes[template] = task
-        return await asyncio.shield(task)
+        await self._zygotes.aclose()
 
     async def _launch(self, template: Template) -> Zygote:
         python = await asyncio.to_thread(interpreter.describe, template.interpreter)

@@ -27,6 +27,7 @@ from cellfork.runtimes.namespaces.cgroups import Cgroups
 from cellfork.runtimes.namespaces.prefork import NAME, Fork, Prefork
 from cellfork.runtimes.pool import Pool
 from cellfork.runtimes.zygote import Launch, Zygote
+from cellfork.runtimes.zygotes import Zygotes
 
 FIRST_HOST_ID = 1 << 29
 IDS_PER_ZYGOTE = 1 << 21
@@ -53,7 +54,7 @@ class NamespacesRuntime:
         pool = number_of(POOL_ENVIRONMENT, 0) if pool is None else pool
         self._pool = Pool(pool, partial(self._start, warm=True))
         self._prefork_size = number_of(PREFORK_ENVIRONMENT, 1) if prefork is None else prefork
-        self._zygotes: dict[Template, asyncio.Task[Zygote]] = {}
+        self._zygotes = Zygotes(launch_zygote)
         self._preforks: dict[Zygote, Prefork] = {}
         self._guests: set[ProcessGuest] = set()
 
@@ -70,7 +71,7 @@ class NamespacesRuntime:
         missing = cgroups.missing(spec.limits)
         if missing:
             raise IsolationUnavailable("this host cannot enforce the limits", tuple(missing))
-        zygote = await self._zygote(spec.template)
+        zygote = await self._zygotes.of(spec.template)
         try:
             fork = self._prefork(zygote, cgroups).take()
         except OSError as error:
@@ -116,12 +117,7 @@ class NamespacesRuntime:
         self._preforks.clear()
         await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
         self._guests.clear()
-        zygotes, self._zygotes = self._zygotes, {}
-        for task in zygotes.values():
-            task.cancel()
-            for zygote in await asyncio.gather(task, return_exceptions=True):
-                if isinstance(zygote, Zygote):
-                    await zygote.aclose()
+        await self._zygotes.aclose()
 
     async def _try_once(self) -> None:
         limits = Limits(memory=None, cpu=None, pids=None)
@@ -136,15 +132,6 @@ class NamespacesRuntime:
         if self._cgroups is None:
             self._cgroups = Cgroups.detect()
         return self._cgroups
-
-    async def _zygote(self, template: Template) -> Zygote:
-        task = self._zygotes.get(template)
-        if task is None or (
-            task.done() and (task.cancelled() or task.exception() or not task.result().alive)
-        ):
-            task = asyncio.create_task(launch_zygote(template))
-            self._zygotes[template] = task
-        return await asyncio.shield(task)
 
 
 def number_of(variable: str, otherwise: int) -> int:
