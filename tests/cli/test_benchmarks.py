@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cellfork.cli.benchmarks import machine, report
 from cellfork.cli.benchmarks.rows import per_second
 from cellfork.cli.benchmarks.stats import Goal, Row, percentile, summarise
+from scripts.specification import with_section
 
 
 def row(
@@ -67,11 +68,24 @@ def test_reports_agree() -> None:
     rows = [row([8.0], [800.0], Goal(10, 50)), row([12.0], None, Goal(10))]
     whole = json.loads(json.dumps(report.as_json(rows, machine.describe())))
     assert [found["met"] for found in whole["rows"]] == [True, False]
-    lines = report.as_markdown(rows).splitlines()
+    lines = report.as_markdown(whole["rows"]).splitlines()
     assert len(lines) == 4
     assert len({line.count("|") for line in lines}) == 1
     assert "100×" in report.as_text(rows[0])
     assert "no: 12 ms against 10 ms" in report.as_text(rows[1])
+
+
+def test_the_specification_gets_the_table() -> None:
+    """Between the two markers of a page, and only there, stand the day, the machine and the rows."""
+    whole = report.as_json([row([8.0], [800.0], Goal(10, 50))], machine.describe(), {"x": "there is no x"})
+    page = "before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n"
+    written = with_section(page, report.as_section(whole, "2030-01-02"))
+    assert written.startswith("before\n<!-- bench:begin -->\n\nMeasured on 2030-01-02: ")
+    assert "| a row | 8 ms |" in written
+    assert written.endswith("Not measured: there is no x.\n\n<!-- bench:end -->\nafter\n")
+    assert with_section(written, "") != written
+    with pytest.raises(ValueError, match="markers"):
+        with_section("no markers", "")
 
 
 def test_rates_per_second() -> None:

@@ -1,6 +1,7 @@
 """``cellfork doctor``."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,28 @@ def test_json(invoke: Invoke, report: RuntimeReport) -> None:
 def test_layouts_of_control_groups(mounts: str, expected: str) -> None:
     """Version 2, version 1, both, and none are told apart."""
     assert findings._cgroups(mounts).detail == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "root", "state"),
+    [
+        ("user/max_user_namespaces", "0", True, "absent"),
+        ("user/max_user_namespaces", "100", False, "present"),
+        ("kernel/unprivileged_userns_clone", "0", True, "present"),
+        ("kernel/unprivileged_userns_clone", "0", False, "absent"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", False, "absent"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "0", False, "present"),
+    ],
+)
+def test_settings_that_forbid_user_namespaces(
+    tmp_path: Path, name: str, value: str, root: bool, state: str
+) -> None:
+    """A setting that forbids user namespaces, to this user, is named with the command that changes it."""
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(value + "\n")
+    finding = findings._user_namespaces(tmp_path, privileged=root)
+    assert finding.state == state
+    assert (name.rpartition("/")[2] in finding.fix) is (state == "absent")
 
 
 def test_what_is_absent_has_a_price_and_a_remedy() -> None:

@@ -93,7 +93,9 @@ def test_text_of_any_bytes():
     assert decode_bundle(*encode_bundle({"a/b": "a\udcff"})) == {"a/b": "a\\udcff"}
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[1,]", b"\xff", b"[" * 100_000, b"[" * 300 + b"]" * 300, b"9" * 5000])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[1,]", b"\xff", b"[" * 100_000, b"[" * 300 + b"]" * 300, b"9" * 5000]
+)
 def test_json_that_does_not_parse_is_text(text):
     """JSON that does not parse, or nests too deeply, is text: no error, no deep value."""
     decoded = decode_bundle([["a/b", "j", len(text)]], text)

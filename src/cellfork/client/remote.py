@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cellfork.engine.contexts import Context as RemoteContext
     from cellfork.engine.execs import Exec
     from cellfork.engine.executions import RunningExecution
-    from cellfork.engine.executions import RunningExecution
     from cellfork.engine.sandbox import Sandbox as Remote
 
 

@@ -23,6 +23,7 @@ from cellfork.model.errors import ProtocolViolation
 from cellfork.wire.frames import MAX_BODY, MAX_HEADER, PREFIX, Frame, decode_header, encode
 from cellfork.wire.messages import check_from_guest
 
+NAME = "cellfork-python"
 FIRST_PRIVATE_FD = 200
 """Descriptors of the kernel itself are from here on, out of the way of the user's."""
 OUT_OF_MEMORY_SCORE = 500
@@ -432,6 +433,7 @@ def _be_kernel(
         os.environ.update(envs)
         os.chdir(cwd)
         os.environ["PWD"] = cwd
+        linux.set_name(NAME)
         connection = socket.socket(fileno=private[0])
         if settle is not None:
             settle(connection)

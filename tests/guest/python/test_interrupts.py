@@ -104,7 +104,8 @@ def test_children_are_interrupted_too(session: Session):
     session.wait_for_text("go\n")
     session.interrupt()
     assert session.collect().end["status"] == "interrupted"
-    assert session.run("c.wait(5)").text == "-2"
+    # 0 where the signal came between the system call that reaped the child and Python's note of its status
+    assert session.run("c.wait(5)").text in {"-2", "0"}
 
 
 def test_interrupting_a_thread_join(session: Session):

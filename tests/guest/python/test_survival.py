@@ -160,6 +160,23 @@ time.sleep(20)
     assert [f.header["op"] for f in ran.frames] == ["kernel_exit"] and ran.end["signal"] == 9
 
 
+def test_alarms_between_cells(session: Session):
+    """A signal handler of the user's that raises while no cell runs is told with the next, and the kernel lives."""
+    session.run(
+        "import signal\ndef late(*a): raise TimeoutError('late')\nsignal.signal(signal.SIGALRM, late)\nsignal.setitimer(signal.ITIMER_REAL, 0.1)"
+    ).ok()
+    time.sleep(0.4)
+    ran = session.run("'alive'").ok()
+    assert ran.text == "'alive'" and "TimeoutError: late" in ran.stderr
+
+
+def test_terminate_with_a_handler(session: Session):
+    """A handler of SIGTERM that exits ends an idle kernel, its exit handlers run."""
+    session.run("import signal, sys\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(0))").ok()
+    session.terminate(15)
+    assert session.next().header["code"] == 0
+
+
 def test_memory_errors(session: Session):
     """Code that asks for more memory than there is gets ``MemoryError``, and goes on."""
     assert (
