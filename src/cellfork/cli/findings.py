@@ -163,8 +163,10 @@ USER_NAMESPACES = (
         "kernel/apparmor_restrict_unprivileged_userns",
         "1",
         False,
-        "give the interpreter an AppArmor profile with 'userns,', "
-        "or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        (
+            "give the interpreter an AppArmor profile with 'userns,', "
+            "or sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        ),
     ),
 )
 """Setting, the value that forbids user namespaces, whether root is forbidden as well, the remedy."""

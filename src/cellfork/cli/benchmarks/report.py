@@ -32,9 +32,11 @@ def as_section(whole: Mapping[str, Any], day: str) -> str:
     machine = whole["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines = [
-        f"Measured on {day}: {machine['processors']} processors ({machine['processor']}), "
-        f"{machine['memory_bytes'] / GiB:.1f} GiB of memory, Linux {machine['kernel']}, {machine['system']}, "
-        f"Python {machine['python']}, as {machine['user']}; {versions}. The load was {machine['load'][0]:g} at the start.",
+        (
+            f"Measured on {day}: {machine['processors']} processors ({machine['processor']}), "
+            f"{machine['memory_bytes'] / GiB:.1f} GiB of memory, Linux {machine['kernel']}, {machine['system']}, "
+            f"Python {machine['python']}, as {machine['user']}; {versions}. The load was {machine['load'][0]:g} at the start."
+        ),
         "",
         as_markdown(whole["rows"]),
         *(f"Not measured: {why}." for why in whole["not_measured"].values()),
