@@ -56,8 +56,6 @@ class Init:
         self.image = image
         self.connection = connection
         self.link = HostLink(connection)
-        self.kernel = PythonKernel.start(self.loop, self.link, image, cwd=cwd, envs={"FROM_START": "it's"})
-        self.kernel.claim(1)
         self.decoder = Decoder()
         self.wakeup, write = socket.socketpair()
         write.setblocking(False)
@@ -65,6 +63,8 @@ class Init:
         signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
         self.write = write
         self.loop.watch(self.wakeup.fileno(), self.reap)
+        self.kernel = PythonKernel.start(self.loop, self.link, image, cwd=cwd, envs={"FROM_START": "it's"})
+        self.kernel.claim(1)
         self.loop.watch(connection.fileno(), self.read)
 
     def run(self) -> None:

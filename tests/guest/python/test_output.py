@@ -224,3 +224,44 @@ def test_nonblocking_pipes_lose_nothing(session: Session):
     """A child that makes its output non-blocking does not make the kernel lose text."""
     session.run("import os\nos.set_blocking(1, False)")
     assert len(session.run("print('y' * 3_000_000)").stdout) == 3_000_001
+
+
+def test_lines_of_threads_are_whole(session: Session):
+    """A print of several values is one write: threads that print at once do not cut each other's lines."""
+    code = """
+import threading
+def work(name):
+    for number in range(300):
+        print('worker', name, number, sep='-')
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+None
+"""
+    lines = session.run(code).ok().stdout.splitlines()
+    assert sorted(lines) == sorted(f"worker-{n}-{number}" for n in range(4) for number in range(300))
+
+
+def test_print_is_pythons_print(session: Session):
+    """Separators, ends, other files, None, wrong types, pickling and introspection work as they always did."""
+    code = """
+import io, pickle, builtins
+other = io.StringIO()
+print(1, None, 'x', sep='+', end='!\\n', file=other)
+assert other.getvalue() == '1+None+x!\\n'
+print('a', 'b', sep=None, end=None)
+assert pickle.loads(pickle.dumps(print)) is print is builtins.print
+assert print.__doc__ and print.__name__ == 'print'
+try:
+    print('x', sep=3)
+except TypeError as error:
+    print(error)
+"""
+    assert session.run(code).ok().stdout == "a b\nsep must be None or a string, not int\n"
+
+
+def test_what_raises_inside_print_shows_the_users_frames(session: Session):
+    """The traceback of an error in ``__str__`` leads from the cell to the class, not through the kernel."""
+    code = "class C:\n    def __str__(self): return 1 / 0\nprint(C())"
+    error = session.run(code).error
+    assert error["name"] == "ZeroDivisionError"
+    assert "printing.py" not in error["traceback"]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cellfork.guest.python import printing
 from cellfork.guest.python.streams import STDERR, STDOUT, Outlet, TextStream
 from cellfork.guest.python.transport import Interrupts, Reporter
 from cellfork.model.errors import StartupFailed
@@ -63,6 +64,7 @@ def prepare(preload: Sequence[str]) -> Image:
     reporter = Reporter(outlet, interrupts)
     stdout, stderr = TextStream(outlet, STDOUT), TextStream(outlet, STDERR)
     _replace_streams(stdout, stderr)
+    printing.install()
     os.environ.setdefault("MPLBACKEND", INLINE_BACKEND)
     if "" not in sys.path:
         sys.path.insert(0, "")
