@@ -558,6 +558,9 @@ def test_owner_without_a_name(disk, home):
     assert (entry["owner"], entry["group"]) == ("54321", "54322")
 
 
+TREE = [".hidden", "a", "b", "b/0", "b/x", "b/x/1", "b/x/deep", "b/x/deep/2", "b/x/deep/er", "up", "z"]
+
+
 def make_tree(home: Path) -> None:
     for path in ("b/x/deep/er", "a"):
         (home / path).mkdir(parents=True)
@@ -571,19 +574,7 @@ def test_list_depth(disk, home):
     make_tree(home)
     assert disk.names() == [".hidden", "a", "b", "up", "z"]
     assert disk.names(depth=2) == [".hidden", "a", "b", "b/0", "b/x", "up", "z"]
-    assert disk.names(depth=99) == [
-        ".hidden",
-        "a",
-        "b",
-        "b/0",
-        "b/x",
-        "b/x/1",
-        "b/x/deep",
-        "b/x/deep/2",
-        "b/x/deep/er",
-        "up",
-        "z",
-    ]
+    assert disk.names(depth=99) == TREE
     for depth in (0, -1, "1", True, None):
         with pytest.raises(InvalidRequest):
             disk.listing("~", depth)
@@ -703,22 +694,7 @@ def test_move_refuses(disk, home):
     ):
         with pytest.raises(error):
             disk.call("file.move", source=source, destination=destination)
-    assert disk.names(depth=9) == sorted(
-        [
-            ".hidden",
-            "a",
-            "b",
-            "b/0",
-            "b/x",
-            "b/x/1",
-            "b/x/deep",
-            "b/x/deep/2",
-            "b/x/deep/er",
-            "into",
-            "up",
-            "z",
-        ]
-    )
+    assert disk.names(depth=9) == sorted([*TREE, "into"])
 
 
 def test_move_onto_itself(disk, home):

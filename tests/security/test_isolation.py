@@ -1,4 +1,4 @@
-"""What code in a sandbox is, sees and reaches (DESIGN §6, points 1 to 5 and 7)."""
+"""What code in a sandbox is, sees and reaches."""
 
 import errno
 import os

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cellfork.testing import leaks
 from cellfork.testing.leaks import Process, Snapshot, find_leaks, no_leaks, role_of
 
 SHORT = 0.05
@@ -109,3 +110,13 @@ def test_host_may_stay_unless_it_must_not():
     assert not after.leaks_since(Snapshot())
     assert len(after.leaks_since(Snapshot(), allow_host=False).found) == 2
     assert after.leaks_since(Snapshot(processes={host.identity: host})).of("fd") == ["7 → socket:[1]"]
+
+
+def test_empty_group_of_another_program_is_its_own_affair():
+    """A group names its owner: it is left behind by nobody as long as another program lives that owns it."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    owners = {os.getppid(): True, os.getpid(): False, ended.pid: False}
+    for owner, belongs in owners.items():
+        assert leaks._belongs_to_another(f"/sys/fs/cgroup/cellfork-1.{owner}.3-ab") is belongs
+    assert not leaks._belongs_to_another("/sys/fs/cgroup/cellfork-ab")

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from cellfork.cli.benchmarks.rows import Config
     from cellfork.cli.benchmarks.stats import Row
 
-NAMES = ("create", "execute", "first_line", "memory", "figure", "sustained", "burst", "lines")
+NAMES = (
+    "create", "create_cold", "pool", "execute", "first_line", "memory", "figure", "sustained", "burst", "lines"
+)  # fmt: skip
 
 
 @click.command("bench", epilog=HELP)
@@ -56,7 +58,7 @@ def command(
     import asyncio
 
     from cellfork.cli.benchmarks import machine, peers, report
-    from cellfork.cli.benchmarks.rows import NOT_MEASURED, Config
+    from cellfork.cli.benchmarks.rows import Config
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown exclude each other")
@@ -66,7 +68,7 @@ def command(
     config = Config(5 if quick else samples, against == "jupyter", 6.0 if quick else 60.0)
     described = machine.describe()
     measured = asyncio.run(_measure(names, config))
-    whole = report.as_json(measured, described, NOT_MEASURED)
+    whole = report.as_json(measured, described)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from cellfork.model import events
-from cellfork.model.execution import outcome_of
-from cellfork.model.results import OutputMessage, Result
+from cellfork.model.execution import outcome_of, result_of
+from cellfork.model.results import OutputMessage
 
 Callback = Callable[[Any], Any]
 
@@ -43,17 +43,8 @@ class Handlers:
             case events.Stderr() if self.on_stderr is not None:
                 return self.on_stderr, OutputMessage(event.text, event.timestamp, error=True)
             case events.Display() if self.on_result is not None:
-                return self.on_result, _result_of(event)
+                return self.on_result, result_of(event)
             case events.Terminal() if self.on_error is not None:
                 error = outcome_of(event)[1]
                 return (self.on_error, error) if error is not None else None
         return None
-
-
-def _result_of(event: events.Display) -> Result:
-    return Result.from_bundle(
-        event.data,
-        is_main_result=event.is_main_result,
-        metadata=event.metadata,
-        display_id=event.display_id,
-    )

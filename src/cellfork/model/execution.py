@@ -50,7 +50,7 @@ class Execution:
                 self.logs.stderr.append(event.text)
             case events.Display():
                 self._clear_if_pending()
-                self.results.append(_result_of(event))
+                self.results.append(result_of(event))
             case events.Update():
                 self._update(event)
             case events.Clear():
@@ -140,7 +140,8 @@ def outcome_of(event: events.Terminal) -> tuple[Status, ExecutionError | None]:
     raise TypeError(f"not a terminal event: {event!r}")
 
 
-def _result_of(event: events.Display) -> Result:
+def result_of(event: events.Display) -> Result:
+    """Return the result that a display call made."""
     return Result.from_bundle(
         event.data,
         is_main_result=event.is_main_result,

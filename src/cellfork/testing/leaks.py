@@ -29,6 +29,7 @@ GRACE_SECONDS = 3.0
 """How long something may take to go before it counts as a leak."""
 
 NAME = "cellfork"
+OWNER = re.compile(rf"/{NAME}-\d+\.(\d+)\.\d+-\w+$")
 ZYGOTE = re.compile(r"cellfork-zygote|cellfork\S*(zygote|boot)")
 """What the name or the command line of a zygote shows, from its first moment on."""
 
@@ -204,7 +205,7 @@ def mounts() -> Iterator[str]:
 
 
 def cgroups() -> Iterator[str]:
-    """Yield cgroups of cellfork that are empty, or that hold processes below this one.
+    """Yield cgroups of cellfork that hold processes below this one, and empty ones that no other program owns.
 
     One that holds this process itself is the host's own, where its cgroup was delegated to it.
     """
@@ -212,8 +213,15 @@ def cgroups() -> Iterator[str]:
     for parent in _cgroup_parents():
         for path in _named(parent):
             members = set(_members(path))
-            if os.getpid() not in members and (not members or members & below):
+            ours = members & below or (not members and not _belongs_to_another(path))
+            if os.getpid() not in members and ours:
                 yield path
+
+
+def _belongs_to_another(path: str) -> bool:
+    """Tell whether a group is that of another program which lives, and may be at starting or ending a sandbox."""
+    owner = OWNER.search(path)
+    return owner is not None and int(owner[1]) != os.getpid() and os.path.exists(f"/proc/{owner[1]}")
 
 
 def temporary_files() -> Iterator[str]:

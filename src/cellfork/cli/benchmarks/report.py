@@ -9,15 +9,9 @@ from cellfork.model.limits import GiB
 HEADINGS = ("what", "p50", "p95", "p99", "min", "n", "peer p50", "ratio", "goal", "met")
 
 
-def as_json(
-    rows: Sequence[Row], machine: dict[str, Any], not_measured: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return everything: the machine, all rows, and why others are not there."""
-    return {
-        "machine": machine,
-        "rows": [row.to_dict() for row in rows],
-        "not_measured": dict(not_measured or {}),
-    }
+def as_json(rows: Sequence[Row], machine: dict[str, Any]) -> dict[str, Any]:
+    """Return everything: the machine and all rows."""
+    return {"machine": machine, "rows": [row.to_dict() for row in rows]}
 
 
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -39,7 +33,6 @@ def as_section(whole: Mapping[str, Any], day: str) -> str:
         ),
         "",
         as_markdown(whole["rows"]),
-        *(f"Not measured: {why}." for why in whole["not_measured"].values()),
     ]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -1,4 +1,4 @@
-"""The rows of DESIGN §9 that need no HTTP.
+"""The rows of the benchmark.
 
 Each alternates with its peer, sample by sample, so that both meet the same machine in the same mood.
 Durations are milliseconds.  cellfork is used through its public API alone.
@@ -7,15 +7,17 @@ Durations are milliseconds.  cellfork is used through its public API alone.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from cellfork.cli.benchmarks.machine import descendants, private_memory
 from cellfork.cli.benchmarks.peers import IMPORTS, NAME, Jupyter, first_output, jupyter, notebook
 from cellfork.cli.benchmarks.stats import Goal, Row, Summary, percentile, summarise
 from cellfork.client import AsyncSandbox
+from cellfork.client.transport import EmbeddedTransport, Transport
 from cellfork.model.errors import CellforkError, InternalError
+from cellfork.runtimes.namespaces.runtime import NamespacesRuntime
 
 Measure = Callable[[], Awaitable[float]]
 
@@ -26,6 +28,8 @@ SLOW = "import time\nprint('first')\ntime.sleep(0.3)"
 LINES = "for number in range(100_000):\n    print(number)"
 
 MIB = 1024 * 1024
+PAUSE = 0.1
+"""Seconds between two creates: what is made ahead is there again, as between the requests of one agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,25 @@ async def run(sandbox: AsyncSandbox, code: str) -> None:
         raise InternalError(f"a benchmark's own code failed: {execution.error}")
 
 
-async def create_and_run(code: str = FIRST) -> float:
+async def create_and_run(code: str = FIRST, transport: Transport | None = None) -> float:
     """Return the milliseconds from the request for a sandbox to the result of its first code."""
     start = time.perf_counter()
-    sandbox = await AsyncSandbox.create(timeout=None)
+    sandbox = await AsyncSandbox.create(timeout=None, transport=transport)
     try:
         await run(sandbox, code)
         return milliseconds(start)
     finally:
         await sandbox.kill()
+
+
+@contextmanager
+def made_ahead(*, forks: int, sandboxes: int = 0) -> Iterator[Transport]:
+    """An engine of its own that keeps so many forks, and so many whole sandboxes, ahead."""
+    transport = EmbeddedTransport({"namespaces": NamespacesRuntime(prefork=forks, pool=sandboxes)})
+    try:
+        yield transport
+    finally:
+        transport.close()
 
 
 def milliseconds(start: float) -> float:
@@ -95,25 +109,44 @@ async def live(config: Config) -> AsyncIterator[tuple[AsyncSandbox, Jupyter | No
 # ------------------------------------------------------------------------------------------------- rows
 
 
+async def start_jupyter() -> float:
+    """Return the milliseconds until a new kernel has answered the same first code."""
+    start = time.perf_counter()
+    async with jupyter() as kernel:
+        await kernel.run(FIRST)
+        return milliseconds(start)
+
+
 async def create(config: Config) -> Row:
-    """A new sandbox's first result, against a kernel that starts and imports the same."""
+    """A new sandbox's first result as it comes by default, against a kernel that starts and imports the same."""
+    what = "create → first result, science stack imported, no pool (one fork ahead: the default)"
+    return await _create("create", what, config, made_ahead(forks=1), Goal(10, 50))
 
-    async def peer() -> float:
-        start = time.perf_counter()
-        async with jupyter() as kernel:
-            await kernel.run(FIRST)
-            return milliseconds(start)
 
-    ours, theirs = await interleaved(create_and_run, peer if config.against_jupyter else None, config.samples)
-    return Row(
-        "create",
-        "create → first result, science stack imported, no pool",
-        "ms",
-        ours,
-        Goal(10, 50),
-        theirs,
-        f"{NAME}: start → ready + the same imports",
-    )
+async def create_cold(config: Config) -> Row:
+    """The same with nothing at all made ahead: the fork and the cgroup's grace period are on the way."""
+    what = "the same, nothing made ahead"
+    return await _create("create_cold", what, config, made_ahead(forks=0), Goal())
+
+
+async def create_pooled(config: Config) -> Row:
+    """The same from a pool of sandboxes that wait, started and warm."""
+    what = "the same from a warm pool"
+    return await _create("pool", what, config, made_ahead(forks=1, sandboxes=4), Goal(2))
+
+
+async def _create(
+    name: str, what: str, config: Config, ahead: AbstractContextManager[Transport], goal: Goal
+) -> Row:
+    with ahead as transport:
+
+        async def ours() -> float:
+            await asyncio.sleep(PAUSE)
+            return await create_and_run(transport=transport)
+
+        peer = start_jupyter if config.against_jupyter and goal.factor else None
+        mine, theirs = await interleaved(ours, peer, config.samples, warmup=3)
+    return Row(name, what, "ms", mine, goal, theirs, f"{NAME}: start → ready + the same imports")
 
 
 async def execute(config: Config) -> Row:
@@ -155,10 +188,16 @@ async def first_line(config: Config) -> Row:
 
 async def memory(config: Config) -> Row:
     """Private memory of all processes of an idle sandbox whose default context was used once."""
+    with made_ahead(forks=0) as transport:
+        return await _memory(config, transport)
+
+
+async def _memory(config: Config, transport: Transport) -> Row:
+    await create_and_run(transport=transport)
 
     async def ours() -> float:
         before = descendants(os.getpid())
-        sandbox = await AsyncSandbox.create(timeout=None)
+        sandbox = await AsyncSandbox.create(timeout=None, transport=transport)
         try:
             await run(sandbox, "1 + 1")
             await asyncio.sleep(0.5)
@@ -318,6 +357,8 @@ async def lines(config: Config) -> Row:
 
 ROWS: dict[str, Callable[[Config], Awaitable[Row]]] = {
     "create": create,
+    "create_cold": create_cold,
+    "pool": create_pooled,
     "execute": execute,
     "first_line": first_line,
     "memory": memory,
@@ -326,7 +367,4 @@ ROWS: dict[str, Callable[[Config], Awaitable[Row]]] = {
     "burst": burst,
     "lines": lines,
 }
-"""Name → how to measure it, in the order of DESIGN §9."""
-
-NOT_MEASURED = {"pool": "create from a warm pool: there is no pool yet"}
-"""Rows of DESIGN §9 without HTTP that cannot be measured, and why."""
+"""Name → how to measure it, in the order of the table in SPECIFICATION.md."""
