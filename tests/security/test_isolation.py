@@ -395,3 +395,15 @@ def test_random_numbers_differ_between_siblings():
             draws.append(ask(sandbox, code))
     for column in zip(*draws, strict=True):
         assert len(set(column)) == len(draws)
+
+
+def test_pip_belongs_to_the_sandbox(sandbox):
+    """``pip`` on PATH is the sandbox's own: it would install where the sandbox may write, in front of the template."""
+    done = sandbox.commands.run("command -v pip && pip --version && pip config list")
+    first, version, *_ = done.stdout.splitlines()
+    assert first == "/opt/venv/bin/pip"
+    assert version.startswith("pip ")
+    code = "import sysconfig, os\nanswer = [sysconfig.get_path('purelib'), os.access(sysconfig.get_path('purelib'), os.W_OK)]"
+    place, writable = ask(sandbox, code)
+    assert place.startswith("/opt/venv/")
+    assert writable

@@ -171,13 +171,7 @@ class Init:
         self._reap_all()
 
     def _reap_all(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in linux.reap():
             self._exited(pid, status)
 
     def _exited(self, pid: int, status: int) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 import struct
+from collections.abc import Iterator
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -66,6 +67,18 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 class _SeccompProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def reap() -> Iterator[tuple[int, int]]:
+    """Yield pid and wait status of every child that has ended, and reap it."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def supported_machine() -> bool:

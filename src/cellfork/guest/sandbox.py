@@ -139,7 +139,8 @@ def fill_home(entries: list[list[str]]) -> None:
         elif kind == "link":
             os.symlink(content, path)
         else:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            mode = 0o755 if kind == "script" else 0o644
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             os.write(fd, content.encode())
             os.close(fd)
 

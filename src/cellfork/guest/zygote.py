@@ -174,13 +174,7 @@ class Zygote:
         return pid
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in linux.reap():
             if self._makers:
                 self._makers.freed_by(pid)
             name = self._children.pop(pid, None)

@@ -1,5 +1,7 @@
 """Kernels forked from one image draw different random numbers."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.guest.python.harness import Server, session_on
@@ -19,6 +21,31 @@ def test_siblings_draw_different_numbers(server: Server, tmp_path: Path):
             draws.append(eval(session.run(DRAWS).ok().text or ""))
     for number, kind in enumerate(zip(*draws, strict=True)):
         assert len(set(kind)) == len(draws), (number, kind)
+
+
+SIBLINGS = """
+import os, random, sys, tempfile, uuid
+import numpy
+from cellfork.guest.python import entropy
+numpy.random.rand(), random.random(), uuid.uuid1(), next(tempfile._get_candidate_names())
+for _ in range(1000):
+    pid = os.fork()
+    if pid == 0:
+        entropy.reseed()
+        draws = [random.random(), numpy.random.rand(), uuid.uuid4(), uuid.uuid1(), next(tempfile._get_candidate_names())]
+        os.write(1, (' '.join(map(str, draws)) + '\\n').encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+def test_a_thousand_siblings_share_no_first_draw():
+    """Of a thousand forks of one process no two draw the same first number from any source."""
+    done = subprocess.run([sys.executable, "-c", SIBLINGS], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert len(rows) == 1000
+    for column in zip(*rows, strict=True):
+        assert len(set(column)) == 1000
 
 
 def test_seeds_still_work(server: Server, tmp_path: Path):

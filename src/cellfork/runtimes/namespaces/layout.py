@@ -63,6 +63,8 @@ PASSWD = (
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 )
 GROUP = "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n"
+PIP = f"#!{VENV}/bin/python\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
+"""The ``pip`` that comes first on PATH: the template's would write to the template, which is read-only."""
 HOSTNAME = "sandbox"
 HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
@@ -85,8 +87,7 @@ def template_root(python: Interpreter, package_dir: str) -> list[Entry]:
         *(["bind", kept, path, READ_ONLY] for path, kept in covered_prefixes(python)),
         ["bind", f"{LIBRARY}/cellfork", package_dir, READ_ONLY],
         ["link", VENV, VENV_PLACE],
-        *([kind, path, content, 0o644] if kind == "file" else _plain(kind, path, content)
-          for kind, path, content in sandbox_environment(python)),
+        *(_in_template(*entry) for entry in sandbox_environment(python)),
     ]  # fmt: skip
 
 
@@ -108,6 +109,8 @@ def sandbox_environment(python: Interpreter) -> list[tuple[str, str, str]]:
         ("file", f"{library}/_template.pth", behind),
         ("link", f"{VENV_PLACE}/bin/python", python.executable),
         ("link", f"{VENV_PLACE}/bin/python3", "python"),
+        ("script", f"{VENV_PLACE}/bin/pip", PIP),
+        ("link", f"{VENV_PLACE}/bin/pip3", "pip"),
     ]
 
 
@@ -209,8 +212,14 @@ def _is_below(path: str, places: Iterable[str]) -> bool:
     return any(Path(path).is_relative_to(place) for place in places)
 
 
-def _plain(kind: str, path: str, content: str) -> Entry:
-    return ["dir", path, 0o755] if kind == "dir" else ["link", path, content]
+def _in_template(kind: str, path: str, content: str) -> Entry:
+    match kind:
+        case "dir":
+            return ["dir", path, 0o755]
+        case "link":
+            return ["link", path, content]
+        case _:
+            return ["file", path, content, 0o755 if kind == "script" else 0o644]
 
 
 def _pyvenv(python: Interpreter) -> str:
