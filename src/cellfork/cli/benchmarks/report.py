@@ -62,9 +62,15 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{_number(peer['p50'])} {unit} (n={peer['count']})" if peer else "–",
         f"{row['ratio']:.3g}×" if row["ratio"] is not None else "–",
         row["goal"],
-        "yes" if row["met"] else f"no: {'; '.join(row['misses'])}",
+        _verdict(row),
     )
 
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["misses"]:
+        return f"no: {'; '.join(row['misses'])}"
+    return "yes" if row["goal"] else "–"
