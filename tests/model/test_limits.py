@@ -210,7 +210,7 @@ def test_network_policy():
     """The default is no network; a mode's name or a policy is taken; hosts belong to ``allow``."""
     assert NetworkPolicy.of(None).mode == "none"
     assert NetworkPolicy.of("public").mode == "public"
-    policy = NetworkPolicy("allow", ("pypi.org",))
+    policy = NetworkPolicy("allow", ("example.org",))
     assert NetworkPolicy.of(policy) is policy
     for mode, hosts in (("", ()), ("all", ()), ("none", ("a",)), ("public", ("a",))):
         with pytest.raises(InvalidRequest):
