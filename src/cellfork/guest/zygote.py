@@ -82,7 +82,7 @@ class Namespaces:
         self._in_use.pop(pid, None)
 
     def close(self) -> None:
-        """Give the descriptor back (in a forked child)."""
+        """Give the descriptor back; the maker ends then."""
         self._maker.close()
 
     def _ask(self) -> None:
@@ -161,16 +161,17 @@ class Zygote:
     def _fork(self, fds: Sequence[int]) -> int:
         if self._makers is None:
             return os.fork() or self._run_sandbox(fds, None)
-        namespaces = self._makers.take()
-        linux.unshare(linux.CLONE_NEWPID)
+        index, user_fd, net_fd = self._makers.take()
         try:
-            pid = os.fork() or self._run_sandbox(fds, namespaces)
+            linux.unshare(linux.CLONE_NEWPID)
+            try:
+                pid = os.fork() or self._run_sandbox(fds, (index, user_fd, net_fd))
+            finally:
+                linux.setns(self._own_pid_namespace, linux.CLONE_NEWPID)
         finally:
-            linux.setns(self._own_pid_namespace, linux.CLONE_NEWPID)
-        index, user_fd, net_fd = namespaces
+            os.close(user_fd)
+            os.close(net_fd)
         self._makers.used_by(pid, index)
-        os.close(user_fd)
-        os.close(net_fd)
         return pid
 
     def _reap(self) -> None:

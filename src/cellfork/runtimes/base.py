@@ -1,6 +1,6 @@
 """The seam between the engine and whatever isolates: ``Runtime`` starts sandboxes, ``Guest`` is the handle on one."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -102,6 +102,3 @@ class Runtime(Protocol):
     async def aclose(self) -> None:
         """Kill every sandbox of this runtime and its zygotes; give everything back."""
         ...
-
-
-RuntimeFactory = Callable[[], Runtime | Awaitable[Runtime]]

@@ -83,7 +83,7 @@ class NoneRuntime:
     async def _launch(self, template: Template) -> Zygote:
         python = await asyncio.to_thread(interpreter.describe, template.interpreter)
         argv = plan.zygote_argv(python.executable, os.path.dirname(plan.package_directory()))
-        env = plan.environment(python, f"{python.prefix}/bin:{os.defpath}", tempfile.gettempdir())
+        env = plan.environment(f"{python.prefix}/bin:{os.defpath}", tempfile.gettempdir())
         settings = {
             "preload": list(template.preload),
             "seccomp_base": "",

@@ -7,7 +7,6 @@ from typing import Any
 import cellfork
 from cellfork.model.limits import Limits, MiB
 from cellfork.model.specs import HOME, SandboxSpec
-from cellfork.runtimes.interpreter import Interpreter
 
 SHARED_MEMORY = 64 * MiB
 HEADROOM = 64 * MiB
@@ -40,7 +39,7 @@ def zygote_argv(executable: str, library: str) -> list[str]:
     return [executable, "-c", code]
 
 
-def environment(python: Interpreter, path: str, home: str = HOME) -> dict[str, str]:
+def environment(path: str, home: str = HOME) -> dict[str, str]:
     """Return the whole environment of a zygote and so of every sandbox: an allow-list, nothing inherited."""
     return {
         **ONE_THREAD,
@@ -57,7 +56,6 @@ def environment(python: Interpreter, path: str, home: str = HOME) -> dict[str, s
         "PIP_NO_INPUT": "1",
         "PYTHONUNBUFFERED": "1",
         "CELLFORK_SANDBOX": "1",
-        "CELLFORK_PYTHON": python.version,
     }
 
 

@@ -148,7 +148,7 @@ async def launch_zygote(template: Template) -> Zygote:
         raise IsolationUnavailable("the namespaces runtime needs Linux on x86_64 or aarch64")
     python = await asyncio.to_thread(interpreter.describe, template.interpreter)
     package = plan.package_directory()
-    env = {**plan.environment(python, layout.search_path(python)), "VIRTUAL_ENV": layout.VENV}
+    env = {**plan.environment(layout.search_path(python)), "VIRTUAL_ENV": layout.VENV}
     boot_plan = {
         "ids": host_ids() if os.geteuid() == 0 else None,
         "root": layout.template_root(python, package),
