@@ -12,11 +12,13 @@ Sources: bubblewrap's two-step root (mount a tmpfs, pivot into it, build from th
 
 import json
 import os
+import re
+import signal
 import socket
 import sys
 from typing import Any, NoReturn
 
-from cellfork.guest import linux, maker
+from cellfork.guest import linux, maker, oom
 
 OLD_ROOT = "/.old"
 STAGING = ("/tmp", "/mnt", "/srv", "/opt", "/var")
@@ -69,14 +71,19 @@ def boot(plan: Plan, control: socket.socket, owner_fd: int, step: Step) -> None:
     way round, because only the user namespace allows to mount.
     """
     privileged = plan["ids"] is not None
+    step("signals")
+    forget_signals()
+    step("out of memory")
+    oom.volunteer(oom.ZYGOTE, least=0)
     step("namespaces")
     if privileged:
         linux.unshare(linux.CLONE_NEWNS)
+        step("groups")
         os.setgroups([])
     else:
         _enter_as_user()
-    linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     step("root")
+    linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     _stage_root()
     for entry in plan["root"]:
         step(f"root: {entry[0]} {entry[1]}")
@@ -93,6 +100,13 @@ def boot(plan: Plan, control: socket.socket, owner_fd: int, step: Step) -> None:
     _become_zygote(plan, control, owner_fd, step)
 
 
+def forget_signals() -> None:
+    """Handle every signal in the ordinary way: who starts cellfork with ``nohup`` has some ignored or blocked."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def build(entry: list[Any]) -> None:
     """Make one entry of the new root: ``[kind, path, …]``.
 
@@ -106,6 +120,7 @@ def build(entry: list[Any]) -> None:
         case ["bind", str() as path, str() as source, int() as flags]:
             _prepare_mount_point(path, OLD_ROOT + source)
             linux.bind(OLD_ROOT + source, path, flags)
+            _restrict_below(path, flags)
         case ["file", str() as path, str() as text, int() as mode]:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "x", encoding="utf-8") as file:
@@ -119,6 +134,21 @@ def build(entry: list[Any]) -> None:
             linux.mount("tmpfs", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
         case _:
             raise OSError(0, f"unknown entry {entry!r}")
+
+
+def _restrict_below(path: str, flags: int) -> None:
+    """Restrict what the host has mounted below the source of a bind: the flags of a bind hold for itself alone.
+
+    A mount that must not execute stays so: an ordinary user could not even ask for less.
+    """
+    with open(f"{OLD_ROOT}/proc/self/mountinfo", "rb") as file:
+        lines = [line.split(b" ") for line in file]
+    for line in lines:
+        point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), line[4])
+        if point.startswith(os.fsencode(path) + b"/"):
+            kept = linux.MS_NOEXEC if b"noexec" in line[5].split(b",") else 0
+            again = linux.MS_BIND | linux.MS_REMOUNT | flags | kept
+            linux.mount("", os.fsdecode(point), flags=again)
 
 
 def _enter_as_user() -> None:
@@ -195,11 +225,14 @@ def _stage_root() -> None:
 
 def _become_zygote(plan: Plan, control: socket.socket, owner_fd: int, step: Step) -> NoReturn:
     try:
+        step("host name")
+        linux.sethostname(plan["hostname"])  # before anything is imported that would remember the host's
         step("proc")
         _mount_proc()
         if plan["ids"] is None:
             step("seal")
             _seal()
+        step("ids")
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
         step("maker")

@@ -4,6 +4,7 @@ Sources: the manual pages named by each function; Landlock: Documentation/usersp
 """
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -30,14 +31,29 @@ MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
 
 PR_SET_PDEATHSIG = 1
+PR_GET_DUMPABLE = 3
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
+PR_GET_SECCOMP = 21
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
+PR_GET_SECUREBITS = 27
 PR_SET_SECUREBITS = 28
 PR_SET_NO_NEW_PRIVS = 38
+PR_GET_NO_NEW_PRIVS = 39
 PR_CAP_AMBIENT = 47
+PR_SET_MEMORY_MERGE = 67
 PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_OPTIONS = {
+    PR_SET_PDEATHSIG: "PR_SET_PDEATHSIG",
+    PR_SET_DUMPABLE: "PR_SET_DUMPABLE",
+    PR_SET_SECCOMP: "PR_SET_SECCOMP",
+    PR_CAPBSET_DROP: "PR_CAPBSET_DROP",
+    PR_SET_SECUREBITS: "PR_SET_SECUREBITS",
+    PR_SET_NO_NEW_PRIVS: "PR_SET_NO_NEW_PRIVS",
+    PR_CAP_AMBIENT: "PR_CAP_AMBIENT",
+}
 
 SECURE_ALL_LOCKED = 0xEF
 """NOROOT, NO_SETUID_FIXUP, KEEP_CAPS_LOCKED, NO_CAP_AMBIENT_RAISE with their locks."""
@@ -46,10 +62,27 @@ SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _SYSCALLS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "clone": 56},
-    "aarch64": {"pivot_root": 41, "capset": 91, "clone": 220},
+    "x86_64": {
+        "pivot_root": 155,
+        "capset": 126,
+        "clone": 56,
+        "setns": 308,
+        "unshare": 272,
+        "sched_setattr": 314,
+    },
+    "aarch64": {
+        "pivot_root": 41,
+        "capset": 91,
+        "clone": 220,
+        "setns": 268,
+        "unshare": 97,
+        "sched_setattr": 274,
+    },
 }
+_SCHED_OTHER, _SCHED_RESET_ON_FORK = 0, 1
+_SYSCALLS_OF_ALL = {"io_uring_setup": 425, "process_madvise": 440}
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_LANDLOCK_LOG_SAME_EXEC_OFF = 1
 _CLOSE_RANGE = 436
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -138,7 +171,7 @@ def clone_sibling() -> int:
 def prctl(option: int, first: int = 0, second: int = 0) -> int:
     """Operate on a process or thread: prctl(2)."""
     arguments = (ctypes.c_ulong(value) for value in (first, second, 0, 0))
-    return _check(_libc.prctl(option, *arguments), f"prctl {option}")
+    return _check(_libc.prctl(option, *arguments), f"prctl {_OPTIONS.get(option, option)}")
 
 
 def set_name(name: str) -> None:
@@ -156,13 +189,11 @@ def sethostname(name: str) -> None:
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
-def drop_capabilities() -> None:
-    """Empty all five capability sets and lock the securebits: capabilities(7)."""
+def drop_bounding_set() -> None:
+    """Empty the capability bounding set, whatever this kernel has in it: capabilities(7)."""
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) != 0:
             break
-    prctl(PR_SET_SECUREBITS, SECURE_ALL_LOCKED)
-    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
 
 
 def clear_capability_sets() -> None:
@@ -199,14 +230,47 @@ def landlock_allow_below(ruleset: int, path: str, access: int) -> None:
         os.close(parent)
 
 
-def landlock_restrict(ruleset: int) -> None:
-    """Apply a ruleset to this thread, for good."""
-    _check(_libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
+def landlock_restrict(ruleset: int, *, quiet: bool) -> None:
+    """Apply a ruleset to this thread, for good; ``quiet`` keeps what it refuses out of the host's log (ABI 7)."""
+    flags = _LANDLOCK_LOG_SAME_EXEC_OFF if quiet else 0
+    _check(_libc.syscall(_LANDLOCK_RESTRICT, ruleset, flags), "landlock_restrict_self")
+
+
+def stop_page_merging() -> None:
+    """Keep the pages of this process and its forks apart from equal ones of others, whatever was inherited: prctl(2).
+
+    A kernel before 6.4, or one that cannot merge pages at all, has nothing to turn off.
+    """
+    try:
+        prctl(PR_SET_MEMORY_MERGE, 0)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def collapse(address: int, size: int) -> bool:
     """Ask for huge pages under a part of this process's memory (MADV_COLLAPSE, Linux 6.1): madvise(2)."""
     return bool(_libc.madvise(address, size, MADV_COLLAPSE) == 0)
+
+
+def run_in_short_turns(nanoseconds: int) -> None:
+    """Ask for the processor often and for little at a time (Linux 6.12; before, nothing changes): sched_setattr(2).
+
+    Whoever asks for less comes to its turn sooner.  Children have the usual turns.  The niceness that the owner was
+    started with stays, and so does any other way of scheduling.
+    """
+    if os.sched_getscheduler(0) != _SCHED_OTHER:
+        return
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    attributes = struct.pack("=IIQiIQQQ", 48, _SCHED_OTHER, _SCHED_RESET_ON_FORK, nice, 0, nanoseconds, 0, 0)
+    _check(_syscall("sched_setattr", 0, attributes, 0), "sched_setattr")
+
+
+def answer(name: str, *arguments: int) -> int:
+    """Make one of a few system calls, for its error number alone; 0 where it succeeded: syscall(2)."""
+    number = _SYSCALLS_OF_ALL.get(name) or _SYSCALLS[platform.machine()][name]
+    result = int(_libc.syscall(number, *map(ctypes.c_long, arguments)))
+    return ctypes.get_errno() if result < 0 else 0
 
 
 def _syscall(name: str, *arguments: object) -> int:

@@ -2,7 +2,8 @@
 
 The zygote asks with one number, the index of a sandbox's id range, and gets two descriptors back.  Asking
 ahead takes both off the way of a create.  The network namespace holds a loopback device and nothing else;
-it belongs to the zygote's user namespace, so that nothing inside a sandbox may configure it.
+it belongs to the zygote's user namespace, so that nothing inside a sandbox may configure it.  The user
+namespace has room for no other namespace below it.
 """
 
 import os
@@ -12,8 +13,13 @@ from typing import NoReturn
 
 from cellfork.guest import linux
 
+NAME = "cellfork-maker"
 IDS_PER_SANDBOX = 2048
 USER_ID = 1000
+
+WATCHERS, WATCHES = 16, 16_384
+"""Inotify instances of a sandbox, one of which is init's, and what they may watch together."""
+NAMESPACE_KINDS = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time")
 
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
@@ -23,13 +29,22 @@ def serve(requests: socket.socket, *, single_id: bool) -> NoReturn:
     """Answer requests until the other end is closed."""
     linux.prctl(linux.PR_SET_PDEATHSIG, 9)
     linux.prctl(linux.PR_SET_DUMPABLE, 1)  # so that the children's /proc entries are ours to write
-    while message := requests.recv(64):
+    linux.set_name(NAME)
+    while message := _next(requests):
         index = int(message)
         user_fd, net_fd = make(index, single_id=single_id)
         socket.send_fds(requests, [message], [user_fd, net_fd])
         os.close(user_fd)
         os.close(net_fd)
     os._exit(0)
+
+
+def _next(requests: socket.socket) -> bytes:
+    """Return the next request, nothing where the zygote has ended."""
+    try:
+        return requests.recv(64)
+    except ConnectionError:
+        return b""
 
 
 def make(index: int, *, single_id: bool) -> tuple[int, int]:
@@ -60,6 +75,8 @@ def _hold_namespaces(ready: int, hold: int) -> NoReturn:
         linux.unshare(linux.CLONE_NEWNET)
         _loopback_up()
         linux.unshare(linux.CLONE_NEWUSER)
+        _forbid_namespaces()
+        _bound_watches()
         os.write(ready, b"1")
         os.read(hold, 1)
     finally:
@@ -71,6 +88,24 @@ def _loopback_up() -> None:
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
         fcntl.ioctl(device, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+
+
+def _bound_watches() -> None:
+    """Leave others their inotify instances: the kernel counts them for the owner of all sandboxes together as well."""
+    for name, most in (("max_inotify_instances", WATCHERS), ("max_inotify_watches", WATCHES)):
+        _write(f"/proc/sys/user/{name}", str(most))
+
+
+def _forbid_namespaces() -> None:
+    """Let nobody in this user namespace make a namespace of any kind: the files are those of the reader's own.
+
+    The kernel checks the number whatever rights a process has come to, so this holds where the system call
+    filter should not.  A kind that this kernel does not have has no file.
+    """
+    for kind in NAMESPACE_KINDS:
+        path = f"/proc/sys/user/max_{kind}_namespaces"
+        if os.path.exists(path):
+            _write(path, "0")
 
 
 def _map_ids(pid: int, index: int, *, single_id: bool) -> None:

@@ -1,11 +1,10 @@
 """From a fork of the zygote to a locked sandbox: the steps, in the order in which they must be taken.
 
-Order: cgroups · namespaces · descriptors · *wait for the request* · mounts · limits · ids · capabilities ·
-no_new_privs · Landlock · seccomp.  The first failure ends the process: nothing is skipped.
+Order: cgroups · namespaces · descriptors · *wait for the request* · mounts · locks (``locks.py``).  The first
+failure ends the process: nothing is skipped.
 """
 
 import os
-import resource
 import signal
 import socket
 from typing import Any
@@ -17,13 +16,10 @@ from cellfork.wire.frames import PREFIX, decode_header
 Plan = dict[str, Any]
 
 MAX_CGROUPS = 16
+TERMINALS = 64
+"""Pseudoterminals that may be open in a sandbox; the host has 4,096 for everybody."""
 
 _NO_DEVICES = linux.MS_NOSUID | linux.MS_NODEV
-_FS_READ = 0b1101
-_FS_WRITE_FILE = 1 << 1
-_FS_TRUNCATE, _FS_IOCTL = 1 << 14, 1 << 15
-_FS_MAKE_DEVICES = 1 << 6 | 1 << 11
-_FS_KNOWN_BITS = {0: 0, 1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 
 
 def enter_cgroups(connection_fd: int) -> None:
@@ -54,13 +50,14 @@ def enter_namespaces(plan: Plan, net_ns: int) -> None:
 def read_request(connection_fd: int) -> Plan | None:
     """Wait for the host to say which sandbox this is to become; ``None`` where it is not needed any more.
 
-    Reads one frame and not a byte more.
+    Reads one frame and not a byte more; what comes behind the header is ``body``.
     """
     prefix = _read_exactly(connection_fd, PREFIX.size)
     if not prefix:
         return None
-    size, _body, _channel = PREFIX.unpack(prefix)
-    return decode_header(_read_exactly(connection_fd, size))
+    size, body, _channel = PREFIX.unpack(prefix)
+    request = decode_header(_read_exactly(connection_fd, size))
+    return request | {"body": _read_exactly(connection_fd, body)} if body else request
 
 
 def furnish(plan: Plan, index: int) -> None:
@@ -73,52 +70,12 @@ def owner_of(plan: Plan, index: int) -> int:
     return 0 if plan["single_id"] else index * IDS_PER_SANDBOX + USER_ID
 
 
-def lock(plan: Plan, user_ns: int) -> None:
-    """Take limits, give up ids and capabilities, then close the kernel's doors: Landlock and seccomp.
-
-    Every process that is forked before the request does this for itself; all others inherit it.
-    """
-    for number, soft, hard in plan["rlimits"]:
-        resource.setrlimit(number, (soft, hard))
-    linux.setns(user_ns, linux.CLONE_NEWUSER)
-    os.close(user_ns)
-    linux.drop_capabilities()
-    if not plan["single_id"]:
-        os.setgroups([])
-    os.setresgid(USER_ID, USER_ID, USER_ID)
-    os.setresuid(USER_ID, USER_ID, USER_ID)
-    linux.clear_capability_sets()
-    linux.prctl(linux.PR_SET_DUMPABLE, 0)
-    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    if plan["landlock"]:
-        restrict_files(plan["landlock"], plan["writable"])
-    linux.load_seccomp(bytes.fromhex(plan["seccomp_delta"]))
-
-
 def reset_process() -> None:
     """Forget what the zygote's loop had set up: signal handling, session, umask."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.umask(0o022)
-
-
-def restrict_files(abi: int, writable: list[str]) -> None:
-    """Allow reading and executing everywhere, writing only below ``writable``, ``/dev`` and ``/proc``.
-
-    Signals and abstract sockets are not scoped: the pid and network namespaces bound them already, and the
-    first kernel, which takes its locks itself, must stay within reach of init and of commands.
-    """
-    handled = (1 << _FS_KNOWN_BITS.get(abi, 16)) - 1
-    ruleset = linux.landlock_create(handled)
-    linux.landlock_allow_below(ruleset, "/", _FS_READ & handled)
-    for path in writable:
-        linux.landlock_allow_below(ruleset, path, handled & ~_FS_MAKE_DEVICES)
-    special = (_FS_READ | _FS_WRITE_FILE | _FS_TRUNCATE | _FS_IOCTL) & handled
-    for path in ("/dev", "/proc"):
-        linux.landlock_allow_below(ruleset, path, special)
-    linux.landlock_restrict(ruleset)
-    os.close(ruleset)
 
 
 def _read_exactly(fd: int, size: int) -> bytes:
@@ -148,6 +105,8 @@ def fill_home(entries: list[list[str]]) -> None:
 def _mount_own_places(plan: Plan, owner: int) -> None:
     """One tmpfs, bounded in bytes and inodes, holds home, /tmp and the environment that pip writes to."""
     disk = plan["disk_path"]
+    # The template's tmpfs around the homes is one for all sandboxes, and has no bounds of theirs.
+    _make_read_only(os.path.dirname(plan["home_path"]))
     bounds = f"size={plan['disk']},nr_inodes={plan['inodes']}"
     linux.mount("disk", disk, "tmpfs", _NO_DEVICES, f"mode=755,uid={owner},gid={owner},{bounds}")
     for name, place, mode in (("home", plan["home_path"], 0o755), ("tmp", "/tmp", 0o1777)):
@@ -156,12 +115,19 @@ def _mount_own_places(plan: Plan, owner: int) -> None:
         os.chmod(path, mode)
         os.chown(path, owner, owner)
         linux.mount(path, place, flags=linux.MS_BIND)
-    linux.mount("shm", "/dev/shm", "tmpfs", _NO_DEVICES, f"mode=1777,size={plan['shm']}")
+    bounds = f"size={plan['shm']},nr_inodes={plan['shm_inodes']}"
+    linux.mount("shm", "/dev/shm", "tmpfs", _NO_DEVICES | linux.MS_NOEXEC, f"mode=1777,{bounds}")
     terminals = linux.MS_NOSUID | linux.MS_NOEXEC
-    linux.mount("devpts", "/dev/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=620")
+    linux.mount(
+        "devpts", "/dev/pts", "devpts", terminals, f"newinstance,ptmxmode=0666,mode=620,max={TERMINALS}"
+    )
     for path, kept in plan["covered"]:
         os.makedirs(path)
         linux.bind(kept, path, linux.MS_RDONLY | _NO_DEVICES)
+
+
+def _make_read_only(path: str) -> None:
+    linux.mount("", path, flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | _NO_DEVICES)
 
 
 def _mount_proc(plan: Plan) -> None:
@@ -169,6 +135,8 @@ def _mount_proc(plan: Plan) -> None:
     for path in plan["proc_hidden_files"]:
         linux.mount("/dev/null", path, flags=linux.MS_BIND)
     for path in plan["proc_hidden_dirs"]:
-        linux.mount("tmpfs", path, "tmpfs", _NO_DEVICES | linux.MS_RDONLY, "size=4k,nr_inodes=1,mode=555")
+        linux.mount(
+            plan["empty_path"], path, flags=linux.MS_BIND
+        )  # read-only, as the root that it is a part of
     for path in plan["proc_read_only"]:
         linux.bind(path, path, linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)

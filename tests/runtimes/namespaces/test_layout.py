@@ -10,8 +10,12 @@ PYTHON = Interpreter(
 )
 
 
+def entries_around(python: Interpreter, kind: str = "bind") -> list[list]:
+    return [entry for entry in layout.template_root(python, "/code/cellfork") if entry[0] == kind]
+
+
 def entries(kind: str) -> list[list]:
-    return [entry for entry in layout.template_root(PYTHON, "/code/cellfork") if entry[0] == kind]
+    return entries_around(PYTHON, kind)
 
 
 def test_no_home_and_no_secret_of_the_host_is_bound():
@@ -51,13 +55,34 @@ def test_the_writable_environment_puts_the_template_behind_itself():
     assert "/env/lib/python3.11/site-packages" in behind
 
 
-def test_only_what_this_kernel_has_is_restricted_in_proc(tmp_path: Path):
-    """Entries of /proc that do not exist here are not mounted over."""
-    (tmp_path / "kcore").touch()
-    (tmp_path / "sys").mkdir()
-    found = layout.proc_restrictions(str(tmp_path))
-    assert found == {
-        "proc_hidden_files": ["/proc/kcore"],
-        "proc_hidden_dirs": [],
+def test_what_proc_shows_is_an_allow_list(tmp_path: Path):
+    """Whatever a kernel has in /proc is hidden unless it is named; processes are seen; /proc/sys is read-only."""
+    for name in ("kcore", "meminfo", "version", "a-new-file"):
+        (tmp_path / name).touch()
+    for name in ("sys", "sysvipc", "1", "a-new-directory"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "self").symlink_to("1")
+    (tmp_path / "mounts").symlink_to("self/mounts")
+    assert layout.proc_restrictions(str(tmp_path)) == {
+        "proc_hidden_files": ["/proc/a-new-file", "/proc/kcore"],
+        "proc_hidden_dirs": ["/proc/a-new-directory"],
         "proc_read_only": ["/proc/sys"],
     }
+
+
+def test_an_interpreter_below_a_private_place_is_put_back():
+    """A sandbox's own /tmp and home would cover it; /var/tmp is /tmp inside."""
+    for prefix in ("/tmp/env", "/var/tmp/env", "/home/user/env"):
+        python = Interpreter(f"{prefix}/bin/python", prefix, "/base/python", "3.11", ())
+        assert [path for path, _kept in layout.covered_prefixes(python)] == [prefix]
+
+
+def test_an_environment_behind_a_link(tmp_path: Path):
+    """Where a directory of the interpreter is a link, what it leads to is bound at the place that it is known by."""
+    (tmp_path / "real" / "bin").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    prefix = str(tmp_path / "link")
+    python = Interpreter(f"{prefix}/bin/python", prefix, "/base/python", "3.11", ())
+    sources = [entry[2] for entry in entries_around(python) if str(tmp_path) in entry[2]]
+    assert str(tmp_path / "real") in sources
+    assert prefix not in sources

@@ -23,6 +23,8 @@ DISK = "/run/sandbox"
 VENV_PLACE = f"{DISK}/venv"
 PRIVATE_PLACES = (HOME, "/tmp", "/dev/shm")
 """What every sandbox covers with places of its own."""
+EMPTY = "/run/cellfork/empty"
+"""A directory with nothing in it, which hides others."""
 KEPT = "/run/cellfork/prefix"
 """Where interpreters that live below a private place are seen by the zygote, to be put back in every sandbox."""
 
@@ -63,17 +65,26 @@ PASSWD = (
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 )
 GROUP = "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n"
-PIP = f"#!{VENV}/bin/python\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
-"""The ``pip`` that comes first on PATH: the template's would write to the template, which is read-only."""
+PIP = f"""#!{VENV}/bin/python
+import os
+import sys
+from pip._internal.cli.main import main
+status = main()
+if status and os.environ.get("CELLFORK_PIP_HINT") and {{"install", "download", "wheel"}} & {{*sys.argv}}:
+    print(os.environ["CELLFORK_PIP_HINT"], file=sys.stderr)
+sys.exit(status)
+"""
+"""The ``pip`` that comes first on PATH: the template's would write to the template, which is read-only.  Where it fails and
+could not have reached an index, it says so."""
 HOSTNAME = "sandbox"
 HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 
-PROC_HIDDEN_FILES = ("kcore", "keys", "key-users", "kmsg", "kpagecount", "kpageflags", "latency_stats", "sched_debug",
-                     "timer_list", "timer_stats", "sysrq-trigger", "kallsyms", "modules", "iomem", "ioports",
-                     "vmallocinfo", "slabinfo", "interrupts", "config.gz")  # fmt: skip
-PROC_HIDDEN_DIRS = ("acpi", "scsi", "asound", "driver")
-PROC_READ_ONLY = ("bus", "fs", "irq", "sys")
+PROC_VISIBLE = ("cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "net", "self", "stat", "sysvipc", "thread-self",
+                "uptime", "version")  # fmt: skip
+"""What of /proc is seen besides processes: an allow-list, so that what a kernel adds is hidden until somebody needs it."""
+PROC_READ_ONLY = ("sys",)
+"""Seen as well, and never written."""
 
 
 def template_root(python: Interpreter, package_dir: str) -> list[Entry]:
@@ -84,8 +95,8 @@ def template_root(python: Interpreter, package_dir: str) -> list[Entry]:
         *_etc(),
         *_devices(),
         *_interpreter(python),
-        *(["bind", kept, path, READ_ONLY] for path, kept in covered_prefixes(python)),
-        ["bind", f"{LIBRARY}/cellfork", package_dir, READ_ONLY],
+        *(["bind", kept, os.path.realpath(path), READ_ONLY] for path, kept in covered_prefixes(python)),
+        ["bind", f"{LIBRARY}/cellfork", os.path.realpath(package_dir), READ_ONLY],
         ["link", VENV, VENV_PLACE],
         *(_in_template(*entry) for entry in sandbox_environment(python)),
     ]  # fmt: skip
@@ -115,11 +126,19 @@ def sandbox_environment(python: Interpreter) -> list[tuple[str, str, str]]:
 
 
 def proc_restrictions(proc: str = "/proc") -> dict[str, list[str]]:
-    """Return which entries of /proc to hide or to make read-only, those that this kernel has."""
+    """Return what to lay an empty file or directory over, of what this kernel has in /proc, and what to make read-only."""
+    with os.scandir(proc) as entries:
+        others = sorted(
+            (entry.name, entry.is_dir(follow_symlinks=False))
+            for entry in entries
+            if not entry.name.isdigit() and entry.name not in PROC_VISIBLE
+        )
     return {
-        "proc_hidden_files": _present(proc, PROC_HIDDEN_FILES),
-        "proc_hidden_dirs": _present(proc, PROC_HIDDEN_DIRS),
-        "proc_read_only": _present(proc, PROC_READ_ONLY),
+        "proc_hidden_files": [f"/proc/{name}" for name, is_dir in others if not is_dir],
+        "proc_hidden_dirs": [
+            f"/proc/{name}" for name, is_dir in others if is_dir and name not in PROC_READ_ONLY
+        ],
+        "proc_read_only": [f"/proc/{name}" for name, _ in others if name in PROC_READ_ONLY],
     }
 
 
@@ -135,6 +154,7 @@ def _skeleton() -> Iterator[Entry]:
     for path, mode in (("/home", 0o755), ("/root", 0o755), ("/run", 0o755), (DISK, 0o755), ("/var", 0o755), ("/var/lib", 0o755),
                        ("/var/log", 0o755), ("/opt", 0o755), ("/mnt", 0o755), ("/srv", 0o755)):  # fmt: skip
         yield ["dir", path, mode]
+    yield ["dir", EMPTY, 0o555]
     yield ["tmpfs", "/tmp", "mode=1777,size=64m"]
     yield ["tmpfs", "/home", "mode=777,size=16m"]
     yield ["dir", HOME, 0o777]
@@ -182,13 +202,13 @@ def _devices() -> Iterator[Entry]:
 
 def covered_prefixes(python: Interpreter) -> list[tuple[str, str]]:
     """Return ``(path, kept)`` for each prefix that a sandbox's own places would cover."""
-    covered = [path for path in _prefixes(python) if _is_below(path, PRIVATE_PLACES)]
+    covered = [path for path in _prefixes(python) if _is_below(path, (*PRIVATE_PLACES, "/var/tmp"))]
     return [(path, f"{KEPT}/{number}") for number, path in enumerate(covered)]
 
 
 def _interpreter(python: Interpreter) -> Iterator[Entry]:
     for path in _prefixes(python):
-        yield ["bind", path, path, READ_ONLY]
+        yield ["bind", path, os.path.realpath(path), READ_ONLY]
 
 
 def _prefixes(python: Interpreter) -> list[str]:
@@ -226,7 +246,3 @@ def _pyvenv(python: Interpreter) -> str:
     return (
         f"home = {python.base_prefix}/bin\ninclude-system-site-packages = false\nversion = {python.version}\n"
     )
-
-
-def _present(proc: str, names: tuple[str, ...]) -> list[str]:
-    return [f"/proc/{name}" for name in names if os.path.exists(f"{proc}/{name}")]
