@@ -7,7 +7,7 @@ import pytest
 
 from cellfork.cli import findings
 from cellfork.model.errors import Missing
-from cellfork.runtimes.base import RuntimeReport
+from cellfork.runtimes.base import LimitCheck, LimitTest, RuntimeReport
 from tests.cli.conftest import Invoke
 
 GOOD = RuntimeReport("namespaces", available=True, features={"landlock": "ABI 6"})
@@ -22,7 +22,7 @@ BAD = RuntimeReport(
 
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> RuntimeReport:
-    async def probe() -> list[RuntimeReport]:
+    async def probe(*, fresh: bool) -> list[RuntimeReport]:
         return [request.param]
 
     monkeypatch.setattr(findings, "probe_runtimes", probe)
@@ -45,6 +45,53 @@ def test_where_it_does_not(invoke: Invoke, report: RuntimeReport) -> None:
     outcome = invoke("doctor")
     assert outcome.code == 5
     assert all(part in outcome.out for part in ("user namespaces", "built from them", "sysctl user.max"))
+
+
+CHECKS = (
+    LimitCheck(
+        "pids", "processes", "forked processes, of which 24 are allowed", "EAGAIN after 22", holds=True
+    ),
+    LimitCheck("disk", "size of a file", "grew a file", "no refusal", holds=False),
+)
+TESTED = RuntimeReport(
+    "namespaces",
+    available=False,
+    missing=(Missing("limit: size of a file", "w", "f"),),
+    limits=LimitTest(CHECKS, 0.0, 0.7),
+)
+
+
+@pytest.mark.parametrize("report", [TESTED], indirect=True)
+def test_the_table_of_limits(invoke: Invoke, report: RuntimeReport) -> None:
+    """Each limit with how it was hit, what answered and when; one that does not hold is called that, and ends with 5."""
+    outcome = invoke("doctor")
+    text = " ".join(outcome.out.split())
+    assert "hit just now, in 0.7 s" in text
+    assert "forked processes, of which 24 are allowed: EAGAIN after 22" in text
+    assert "NOT ENFORCED: grew a file: no refusal" in text
+    assert outcome.code == 5
+
+
+@pytest.mark.parametrize("report", [TESTED], indirect=True)
+def test_the_limits_in_json(invoke: Invoke, report: RuntimeReport) -> None:
+    """``--json`` has the checks as values, and whether they are remembered."""
+    limits = json.loads(invoke("doctor", "--json").out)["limits"]
+    assert [check["holds"] for check in limits["checks"]] == [True, False]
+    assert limits["remembered"] is False
+
+
+def test_fresh_is_passed_on(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--fresh`` lets the runtimes test anew; without it they may recall."""
+    asked = []
+
+    async def probe(*, fresh: bool) -> list[RuntimeReport]:
+        asked.append(fresh)
+        return [GOOD]
+
+    monkeypatch.setattr(findings, "probe_runtimes", probe)
+    invoke("doctor", "--fresh")
+    invoke("doctor")
+    assert asked == [True, False]
 
 
 @pytest.mark.parametrize("report", [BAD], indirect=True)

@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 
 @click.command("doctor", epilog=HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
-def command(*, as_json: bool) -> int:
+@click.option(
+    "--fresh", is_flag=True, help="Hit every limit again, also where that was done since the machine started."
+)
+def command(*, as_json: bool, fresh: bool) -> int:
     """Check whether sandboxes can be isolated here, and say what is missing and how to get it.
 
-    Ends with 0 when the default isolation works, with 5 otherwise.
+    Every limit is hit: the list tells how, and what answered.  Ends with 0 when the default isolation works, with 5 otherwise.
     """
     import asyncio
 
     from cellfork.cli.findings import diagnose
 
-    diagnosis = asyncio.run(diagnose())
+    diagnosis = asyncio.run(diagnose(fresh=fresh))
     if as_json:
         print(json.dumps(diagnosis.to_dict(), indent=1))
     else:

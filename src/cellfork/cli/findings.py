@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from cellfork.model.errors import CellforkError, IsolationUnavailable, Missing
 from cellfork.model.limits import GiB, Limits
 from cellfork.render.media import human_size
-from cellfork.runtimes.base import Runtime, RuntimeReport
+from cellfork.runtimes.base import LimitTest, Runtime, RuntimeReport
 
 DEFAULT = "namespaces"
 
@@ -41,6 +42,8 @@ class Diagnosis:
     isolation: str
     available: bool
     findings: tuple[Finding, ...]
+    limits: LimitTest | None = None
+    """What came of hitting the limits of the default isolation."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -48,35 +51,39 @@ class Diagnosis:
             "isolation": self.isolation,
             "available": self.available,
             "findings": [asdict(finding) for finding in self.findings],
+            "limits": None if self.limits is None else asdict(self.limits),
         }
 
 
-async def diagnose() -> Diagnosis:
-    """Look at everything."""
-    reports = await probe_runtimes()
-    available = any(report.available for report in reports if report.name == DEFAULT)
+async def diagnose(*, fresh: bool = False) -> Diagnosis:
+    """Look at everything; ``fresh``: hit the limits again where that was done before."""
+    reports = await probe_runtimes(fresh=fresh)
+    default = [report for report in reports if report.name == DEFAULT]
+    available = any(report.available for report in default)
+    limits = next((report.limits for report in default), None)
     findings = [finding for report in reports for finding in of_runtime(report)]
-    return Diagnosis(DEFAULT, available, (*findings, *of_host(), *of_python()))
+    return Diagnosis(DEFAULT, available, (*findings, *of_host(), *of_python()), limits)
 
 
-async def probe_runtimes() -> list[RuntimeReport]:
+async def probe_runtimes(*, fresh: bool = False) -> list[RuntimeReport]:
     """Let every runtime try itself; the default one comes first."""
     from cellfork.engine.runtimes import LazyRuntimes
 
     runtimes = LazyRuntimes()
     return [
-        await _probe(runtimes, name) for name in sorted(runtimes, key=lambda name: (name != DEFAULT, name))
+        await _probe(runtimes, name, fresh=fresh)
+        for name in sorted(runtimes, key=lambda name: (name != DEFAULT, name))
     ]
 
 
-async def _probe(runtimes: Mapping[str, Runtime], name: str) -> RuntimeReport:
+async def _probe(runtimes: Mapping[str, Runtime], name: str, *, fresh: bool) -> RuntimeReport:
     """Let one runtime try itself; one that cannot be loaded or breaks is not available, and says why."""
     try:
         runtime = runtimes[name]
     except CellforkError as error:
         return RuntimeReport(name, available=False, missing=(Missing("runtime", str(error), "install it"),))
     try:
-        return await runtime.probe()
+        return await runtime.probe(fresh=fresh)
     except CellforkError as error:
         missing = error.missing if isinstance(error, IsolationUnavailable) else ()
         return RuntimeReport(
@@ -94,6 +101,21 @@ def of_runtime(report: RuntimeReport) -> Iterator[Finding]:
         yield Finding(area, name, "present", detail)
     for missing in report.missing:
         yield Finding(area, missing.feature, "missing", "missing", missing.why, missing.fix)
+    if report.limits is not None:
+        yield from of_limits(report.name, report.limits)
+
+
+def of_limits(runtime: str, test: LimitTest) -> Iterator[Finding]:
+    """Yield how each limit was hit and what answered; what a limit that does not hold means is said by the runtime."""
+    when = datetime.fromtimestamp(test.tested_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    origin = f"remembered from {when}" if test.remembered else f"hit just now, in {test.seconds:.1f} s"
+    area = f"limits of {runtime} ({origin})"
+    for check in test.checks:
+        verdict = "" if check.holds else "NOT ENFORCED: "
+        yield Finding(
+            area, check.name, "present" if check.holds else "missing", f"{verdict}{check.how}: {check.answer}"
+        )
+    yield Finding(area, "output, wall time", "present", "counted and ended by cellfork itself, on this side")
 
 
 def _verdict(report: RuntimeReport) -> str:

@@ -6,11 +6,18 @@ import pytest
 
 from cellfork.model.errors import IsolationUnavailable
 from cellfork.model.limits import Limits, MiB
+from cellfork.runtimes.namespaces import cgroups as module
 from cellfork.runtimes.namespaces.cgroups import Cgroups, Group, Hierarchy
 
 FILES_V2 = ("memory.max", "memory.swap.max", "pids.max", "cpu.max")
 FILES_V1 = {
-    "memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.swappiness"),
+    "memory": (
+        "memory.limit_in_bytes",
+        "memory.memsw.limit_in_bytes",
+        "memory.swappiness",
+        "memory.kmem.tcp.limit_in_bytes",
+        "memory.oom_control",
+    ),
     "pids": ("pids.max",),
     "cpu": ("cpu.cfs_period_us", "cpu.cfs_quota_us"),
 }
@@ -23,13 +30,16 @@ def limited(cgroups: Cgroups, limits: Limits) -> Group:
 
 
 class MadeUp(Cgroups):
-    """Puts the kernel's files into each new group before limits are written."""
+    """Puts the kernel's files into each new group before limits are written, but for those ``lacking``."""
+
+    lacking: tuple[str, ...] = ()
 
     def _set(self, paths, limits):
         for controller, path in paths.items():
             version = self.hierarchies[controller].version
             for name in FILES_V2 if version == 2 else FILES_V1.get(controller, ()):
-                (path / name).touch()
+                if name not in self.lacking:
+                    (path / name).touch()
         super()._set(paths, limits)
 
 
@@ -38,7 +48,7 @@ def v2(tmp_path: Path, *controllers: str) -> Cgroups:
     return MadeUp(dict.fromkeys(tree.controllers, tree))
 
 
-def v1(tmp_path: Path, *controllers: str) -> Cgroups:
+def v1(tmp_path: Path, *controllers: str) -> MadeUp:
     trees = {}
     for name in controllers:
         (tmp_path / name).mkdir()
@@ -65,8 +75,45 @@ def test_limits_on_v1(tmp_path):
     limited(v1(tmp_path, "memory", "pids", "cpu"), Limits(memory="64M", pids=20, cpu=2))
     assert read(tmp_path / "memory/cellfork-x/memory.limit_in_bytes") == str(64 * MiB)
     assert read(tmp_path / "memory/cellfork-x/memory.memsw.limit_in_bytes") == str(64 * MiB)
+    assert read(tmp_path / "memory/cellfork-x/memory.kmem.tcp.limit_in_bytes") == str(8 * MiB)
+    assert read(tmp_path / "memory/cellfork-x/memory.oom_control") == "0"
     assert read(tmp_path / "pids/cellfork-x/pids.max") == "20"
     assert read(tmp_path / "cpu/cellfork-x/cpu.cfs_quota_us") == "200000"
+
+
+SWAP_LIMITS = [(v2, "memory.swap.max"), (v1, "memory.memsw.limit_in_bytes")]
+
+
+@pytest.mark.parametrize("layout, file", SWAP_LIMITS)
+def test_swap_that_cannot_be_forbidden_is_refused(tmp_path, monkeypatch, layout, file):
+    """Where the host swaps and the kernel has no limit on that, a memory limit is refused: it would not hold."""
+    swaps = tmp_path / "swaps"
+    swaps.write_text("Filename\tType\tSize\tUsed\tPriority\n/dev/sdb1\tpartition\t1000\t0\t-2\n")
+    monkeypatch.setattr(module, "SWAPS", swaps)
+    cgroups = layout(tmp_path, "memory", "pids", "cpu")
+    cgroups.lacking = (file,)
+    with pytest.raises(IsolationUnavailable, match="/dev/sdb1") as refused:
+        limited(cgroups, Limits())
+    assert [missing.feature for missing in refused.value.missing] == ["swap limit"]
+
+
+@pytest.mark.parametrize("layout, file", SWAP_LIMITS)
+def test_without_swap_no_limit_on_it_is_needed(tmp_path, monkeypatch, layout, file):
+    """Where nothing swaps, a kernel without the limit will do."""
+    swaps = tmp_path / "swaps"
+    swaps.write_text("Filename\tType\tSize\tUsed\tPriority\n")
+    monkeypatch.setattr(module, "SWAPS", swaps)
+    cgroups = layout(tmp_path, "memory", "pids", "cpu")
+    cgroups.lacking = (file,)
+    limited(cgroups, Limits())
+
+
+def test_socket_buffers_that_cannot_be_counted_are_refused(tmp_path):
+    """Version 1 without a limit on the buffers of sockets leaves memory that nobody counts: refused."""
+    cgroups = v1(tmp_path, "memory", "pids", "cpu")
+    cgroups.lacking = ("memory.kmem.tcp.limit_in_bytes",)
+    with pytest.raises(IsolationUnavailable, match="could not be set"):
+        limited(cgroups, Limits())
 
 
 @pytest.mark.parametrize("absent", ["memory", "pids", "cpu"])
@@ -121,6 +168,23 @@ def test_usage_on_v2(tmp_path):
         1,
         4,
     )
+
+
+def test_throttling_swap_and_sockets(tmp_path):
+    """What the self-test looks at besides: throttled periods, swap, buffers of sockets, from the files of each version."""
+    (tmp_path / "cpu.stat").write_text("nr_periods 9\nnr_throttled 3\nthrottled_time 5\n")
+    (tmp_path / "memory.swap.current").write_text("4096\n")
+    (tmp_path / "memory.stat").write_text("anon 1\nsock 77\n")
+    (tmp_path / "memory.usage_in_bytes").write_text("1000\n")
+    (tmp_path / "memory.memsw.usage_in_bytes").write_text("1500\n")
+    (tmp_path / "memory.kmem.tcp.usage_in_bytes").write_text("99\n")
+    for version, swap, sockets in ((2, 4096, 77), (1, 500, 99)):
+        group = Group(dict.fromkeys(("memory", "cpu"), tmp_path), dict.fromkeys(("memory", "cpu"), version))
+        found = group.throttled(), group.swap(), group.sockets()
+        group.close()
+        assert found == (3, swap, sockets)
+    bare = Group({}, {})
+    assert (bare.throttled(), bare.swap(), bare.sockets()) == (None, None, None)
 
 
 def test_usage_on_v1(tmp_path):

@@ -6,6 +6,7 @@ The v2 tree, where there is one, also gives ``cgroup.kill`` and CPU time without
 Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 """
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -24,6 +25,9 @@ PREFIX = "cellfork"
 ENVIRONMENT = "CELLFORK_CGROUP"
 """Names the directory (relative to each hierarchy) below which groups are made; for delegated groups."""
 CPU_PERIOD = 100_000
+SOCKETS_SHARE = 8
+"""On version 1 the buffers of sockets may take this part of the memory limit, on top of it."""
+SWAPS = Path("/proc/swaps")
 CONTROLLERS = ("memory", "pids", "cpu")
 _MARKED = re.compile(rf"{PREFIX}-(\d+)\.(\d+)\.(\d+)-\w+")
 
@@ -57,6 +61,16 @@ class Group:
     def directories(self) -> list[Path]:
         """The distinct directories."""
         return sorted(set(self.paths.values()))
+
+    @property
+    def name(self) -> str:
+        """What its directories are called; empty where there is none."""
+        return next((path.name for path in self.paths.values()), "")
+
+    @property
+    def trees(self) -> frozenset[str]:
+        """Where it is, as ``/proc/<pid>/cgroup`` names trees: by a controller of version 1, or ``unified``."""
+        return frozenset("unified" if self._versions[name] == 2 else name for name in self.paths)
 
     def open_procs(self) -> list[int]:
         """Return a descriptor of each ``cgroup.procs``; writing ``0`` to it moves the writer in."""
@@ -92,6 +106,35 @@ class Group:
         if fd is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(fd, b"0", 0)
+
+    def throttled(self) -> int | None:
+        """Return in how many periods the group had used up its processor time; ``None`` where it has no quota."""
+        for line in (self._read("cpu", "cpu.stat") or b"").splitlines():
+            if line.startswith(b"nr_throttled "):
+                return int(line.split()[1])
+        return None
+
+    def swap(self) -> int | None:
+        """Return the bytes of the group that are in swap space; ``None`` where the kernel does not count them."""
+        if self._versions.get("memory") == 2:
+            return self._number("memory", "memory.swap.current")
+        both = self._number("memory", "memory.memsw.usage_in_bytes")
+        memory = self._number("memory", "memory.usage_in_bytes")
+        return None if both is None or memory is None else max(0, both - memory)
+
+    def sockets(self) -> int | None:
+        """Return the bytes in buffers of sockets; ``None`` where the kernel does not count them."""
+        if self.counts_sockets_apart:
+            return self._number("memory", "memory.kmem.tcp.usage_in_bytes")
+        for line in (self._read("memory", "memory.stat") or b"").splitlines():
+            if line.startswith(b"sock "):
+                return int(line.split()[1])
+        return None
+
+    @property
+    def counts_sockets_apart(self) -> bool:
+        """Whether the buffers of sockets have a counter and a limit of their own, beside the memory's."""
+        return self._versions.get("memory") == 1
 
     def processes(self) -> list[int]:
         """Return the pids in the group."""
@@ -147,7 +190,7 @@ class Group:
         if fd is None:
             return None
         try:
-            return os.pread(fd, 4096, 0)
+            return os.pread(fd, 16384, 0)
         except OSError:
             return None
 
@@ -235,13 +278,21 @@ class Cgroups:
             self._set_cpu(paths["cpu"], int(limits.cpu * CPU_PERIOD))
 
     def _set_memory(self, path: Path, size: int) -> None:
+        """Bound the memory, and let nothing of it go to swap.
+
+        On version 2 ``memory.oom.group`` stays 0: a kernel that runs out of memory ends, its sandbox goes on.
+        Version 1 counts the buffers of TCP and UDP sockets only where they have a limit of their own, and may have
+        inherited from above to let processes wait where there is no memory, instead of ending one.
+        """
         if self.hierarchies["memory"].version == 2:
             _write(path / "memory.max", size)
-            _write_if_present(path / "memory.swap.max", 0)
+            _forbid_swap(path / "memory.swap.max", 0)
             return
         _write(path / "memory.limit_in_bytes", size)
-        _write_if_present(path / "memory.memsw.limit_in_bytes", size)
+        _forbid_swap(path / "memory.memsw.limit_in_bytes", size)
         _write_if_present(path / "memory.swappiness", 0)
+        _write(path / "memory.kmem.tcp.limit_in_bytes", size // SOCKETS_SHARE)
+        _write(path / "memory.oom_control", 0)
 
     def _set_cpu(self, path: Path, quota: int) -> None:
         if self.hierarchies["cpu"].version == 2:
@@ -267,13 +318,18 @@ def is_abandoned(name: str) -> bool:
     return _start_time(int(match[2])) != int(match[3])
 
 
-def remove_when_empty(group: Group, seconds: float = 2.0) -> bool:
-    """Remove ``group``, waiting up to ``seconds`` for its last processes to leave."""
+async def remove_when_empty(group: Group, seconds: float = 30.0) -> bool:
+    """Remove ``group``, waiting up to ``seconds`` for its last processes to leave: giving memory back takes its time.
+
+    Needs no thread: there may be no room for one, and then least of all may anything be left behind.
+    """
     deadline = time.monotonic() + seconds
+    pause = 0.002
     while not group.remove():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.002)
+        await asyncio.sleep(pause)
+        pause = min(0.05, pause * 1.5)
     return True
 
 
@@ -385,6 +441,22 @@ def _write(path: Path, value: int | str) -> None:
         os.write(fd, str(value).encode())
     finally:
         os.close(fd)
+
+
+def _forbid_swap(file: Path, value: int) -> None:
+    """Write the limit that leaves no swap; where the kernel has none, :class:`IsolationUnavailable` if there is swap."""
+    if file.exists():
+        _write(file, value)
+        return
+    devices = SWAPS.read_text().splitlines()[1:]
+    if devices:
+        missing = Missing(
+            "swap limit",
+            f"the host swaps to {devices[0].split()[0]} and its kernel cannot keep sandboxes from it, so that a limit "
+            "on memory would not hold",
+            "boot with 'swapaccount=1', or turn swap off ('swapoff -a')",
+        )
+        raise IsolationUnavailable("this host cannot enforce the limits", (missing,))
 
 
 def _write_if_present(path: Path, value: int) -> None:
