@@ -18,20 +18,24 @@ async def pooled():
     await runtime.aclose()
 
 
+def waiting_in(runtime) -> list:
+    return [guest for shelf in runtime._pool._shelves.values() for guest in shelf._ready]
+
+
 async def filled(runtime) -> None:
     for _ in range(1000):
-        if len(runtime._pool._ready) == 2:
+        if len(waiting_in(runtime)) == 2:
             return
         await asyncio.sleep(0.01)
     zygote = await runtime._zygotes.of(SPEC.template)
-    pytest.fail(f"not filled: {runtime._pool._ready}, {runtime._pool._filling}, {zygote._children}")
+    pytest.fail(f"not filled: {runtime._pool._shelves}, {zygote._children}")
 
 
 async def test_what_was_started_ahead_is_given_out_once(pooled):
     """A claimed sandbox is fresh (first number, empty names) and belongs to nobody else."""
     await pooled.start(SPEC)
     await filled(pooled)
-    waiting = {guest.info["pid"] for guest in pooled._pool._ready}
+    waiting = {guest.info["pid"] for guest in waiting_in(pooled)}
     guests = [await pooled.start(SPEC) for _ in range(2)]
     assert {guest.info["pid"] for guest in guests} == waiting
     client = Client(guests[0])
@@ -40,14 +44,14 @@ async def test_what_was_started_ahead_is_given_out_once(pooled):
     assert done.header["count"] == 1
     assert b"warm" not in (await client.until("display")).body
     await filled(pooled)
-    assert waiting.isdisjoint(guest.info["pid"] for guest in pooled._pool._ready)
+    assert waiting.isdisjoint(guest.info["pid"] for guest in waiting_in(pooled))
 
 
 async def test_a_request_of_another_kind_gets_its_own(pooled):
     """Other limits are never served from sandboxes that were started with different ones."""
     await pooled.start(SPEC)
     await filled(pooled)
-    waiting = {guest.info["pid"] for guest in pooled._pool._ready}
+    waiting = {guest.info["pid"] for guest in waiting_in(pooled)}
     guest = await pooled.start(replace(SPEC, limits=Limits(memory="128M")))
     assert guest.info["pid"] not in waiting
 
@@ -56,7 +60,7 @@ async def test_a_sandbox_that_died_while_waiting_is_not_given_out(pooled):
     """What ended in the pool is skipped."""
     await pooled.start(SPEC)
     await filled(pooled)
-    dead = pooled._pool._ready[0]
+    dead = waiting_in(pooled)[0]
     await dead.kill()
     guest = await pooled.start(SPEC)
     assert guest is not dead

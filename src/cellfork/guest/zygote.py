@@ -15,14 +15,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from cellfork.guest import linux, sandbox
+from cellfork.guest import linux, provenance, sandbox
+from cellfork.guest.boot import Step
 from cellfork.guest.memory import OneHeap
+from cellfork.model.errors import StartupFailed
 
 MAX_MESSAGE = 1 << 20
 MAX_FDS = 16
 INDEXES = 1023
 SPARE_NAMESPACES = 8
 NAME = "cellfork-zygote"
+LOCK = "seccomp"
+"""The step of the preparation in which a failure is the host's, not the template's."""
 WAITING_NAME = "cellfork-ahead"
 
 Message = dict[str, Any]
@@ -34,13 +38,13 @@ def main(control_fd: int, owner_fd: int, maker_fd: int = -1) -> NoReturn:
     control = socket.socket(fileno=control_fd)
     settings: Message = json.loads(control.recv(MAX_MESSAGE))
     heap = OneHeap()
+    step = Step()
     try:
-        image, report = _prepare(settings, heap)
+        image, report = _prepare(settings, heap, step)
     except Exception as error:  # noqa: BLE001 - whatever a preload raises must reach the host as a message
-        _send(
-            control,
-            {"op": "failed", "step": "prepare", "errno": None, "message": f"{type(error).__name__}: {error}"},
-        )
+        number = error.errno if isinstance(error, OSError) and step.name == LOCK else None
+        message = f"{type(error).__name__}: {error}"
+        _send(control, {"op": "failed", "step": step.name, "errno": number, "message": message})
         os._exit(1)
     _send(control, {"op": "ready", **report})
     makers = Namespaces(maker_fd) if maker_fd >= 0 else None
@@ -48,9 +52,13 @@ def main(control_fd: int, owner_fd: int, maker_fd: int = -1) -> NoReturn:
 
 
 class Namespaces:
-    """Pairs of prepared user and network namespaces, asked for ahead of need."""
+    """Pairs of prepared user and network namespaces, asked for ahead of need.
+
+    ``over`` says that their maker has ended: sandboxes that live go on, and no other can be started here.
+    """
 
     def __init__(self, maker_fd: int) -> None:
+        self.over = False
         self._maker = socket.socket(fileno=maker_fd)
         self._in_use: dict[int, int] = {}
         self._asked: list[int] = []
@@ -60,10 +68,16 @@ class Namespaces:
 
     def take(self) -> tuple[int, int, int]:
         """Return the index of an id range and the descriptors of its user and network namespaces."""
-        if not self._asked:
-            self._ask()
-        _message, fds, _flags, _address = socket.recv_fds(self._maker, 64, 2)
+        try:
+            if not self._asked:
+                self._ask()
+            _message, fds, _flags, _address = socket.recv_fds(self._maker, 64, 2)
+        except ConnectionError:
+            fds = []
         if len(fds) != 2:
+            self.over = True
+            for fd in fds:
+                os.close(fd)
             raise OSError(0, "no namespaces could be made")
         index = self._asked.pop(0)
         return index, fds[0], fds[1]
@@ -71,7 +85,10 @@ class Namespaces:
     def replenish(self) -> None:
         """Ask for another pair (done after a fork, off the way of the request)."""
         while len(self._asked) < SPARE_NAMESPACES and len(self._in_use) + len(self._asked) < INDEXES:
-            self._ask()
+            try:
+                self._ask()
+            except ConnectionError:
+                return  # what was made already can still be taken
 
     def used_by(self, pid: int, index: int) -> None:
         """Keep ``index`` from being given out while ``pid`` lives."""
@@ -116,6 +133,7 @@ class Zygote:
         self._heap = heap
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if makers else -1
         self._children: dict[int, str] = {}
+        self._fit = True
         self._wakeup, wakeup_write = socket.socketpair()
         wakeup_write.setblocking(False)
         self._wakeup_write = wakeup_write
@@ -143,9 +161,10 @@ class Zygote:
             os._exit(0)
         request: Message = json.loads(data)
         try:
+            self._check_threads()
             pid = self._fork(fds)
         except OSError as error:
-            _send(self._control, {"op": "refused", "sandbox": request["sandbox"], "message": str(error)})
+            self._refuse(request["sandbox"], error)
         else:
             pidfd = os.pidfd_open(pid)
             message = json.dumps({"op": "forked", "sandbox": request["sandbox"], "pid": pid}).encode()
@@ -157,6 +176,20 @@ class Zygote:
                 os.close(fd)
         if self._makers:
             self._makers.replenish()
+
+    def _check_threads(self) -> None:
+        """Raise ``OSError`` where this process has got a second thread: a fork would lose it, and what it holds."""
+        threads = os.stat("/proc/self/task").st_nlink - 2  # without opening it
+        self._fit = threads == 1
+        if not self._fit:
+            raise OSError(
+                0, f"the zygote has {threads} threads: one of its modules started some after the start"
+            )
+
+    def _refuse(self, name: str, error: OSError) -> None:
+        fit = self._fit and not (self._makers and self._makers.over)
+        refusal = {"op": "refused", "sandbox": name, "message": str(error), "fit": fit}
+        _send(self._control, refusal)
 
     def _fork(self, fds: Sequence[int]) -> int:
         if self._makers is None:
@@ -183,11 +216,11 @@ class Zygote:
                 _send(self._control, {"op": "exited", "sandbox": name, "status": status})
 
     def _run_sandbox(self, fds: Sequence[int], namespaces: tuple[int, int, int] | None) -> NoReturn:
-        (connection_fd,) = fds
+        (self._connection_fd,) = fds
         try:
-            self._become_sandbox(connection_fd, namespaces)
+            self._become_sandbox(self._connection_fd, namespaces)
         except BaseException as error:  # noqa: BLE001 - a fork must never return into the zygote's loop
-            _report_failure(connection_fd, error)
+            _report_failure(self._connection_fd, error)
         os._exit(70)
 
     def _become_sandbox(self, connection_fd: int, namespaces: tuple[int, int, int] | None) -> None:
@@ -197,24 +230,33 @@ class Zygote:
         sandbox.reset_process()
         linux.set_name(WAITING_NAME)
         plan = self._settings["plan"]
-        if namespaces is None:
-            init.main(init.take_connection(connection_fd), plan, self._image, None)
-        index, user_ns, net_ns = namespaces
-        sandbox.enter_cgroups(connection_fd)
-        sandbox.enter_namespaces(plan, net_ns)
-        identity = init.Identity(index, user_ns)
-        init.main(init.take_connection(connection_fd, identity), plan, self._image, identity)
+        identity = None
+        if namespaces is not None:
+            index, user_ns, net_ns = namespaces
+            sandbox.enter_cgroups(connection_fd)
+            sandbox.enter_namespaces(plan, net_ns)
+            identity = init.Identity(index, user_ns)
+        connection = init.take_connection(connection_fd, identity)
+        self._connection_fd = connection.fileno()
+        init.main(connection, plan, self._image, identity)
 
 
-def _prepare(settings: Message, heap: OneHeap) -> tuple[Any, Message]:
+def _prepare(settings: Message, heap: OneHeap, step: Step) -> tuple[Any, Message]:
     """Import everything that sandboxes share, load the base filter, and leave one thread and a tidy heap."""
     from cellfork.guest import init  # noqa: F401 - so that a fork finds it in memory
     from cellfork.guest.python import kernel
 
+    step("prepare")
     heap.enter()
     gc.disable()
     linux.set_name(NAME)
     image = kernel.prepare(settings["preload"])
+    foreign = provenance.writable() if settings["plan"]["owns_pid_namespace"] else []
+    if foreign:
+        raise StartupFailed(f"the image may hold read-only code alone, not {', '.join(foreign[:10])}")
+    report = {"python": sys.version.split()[0], "image": provenance.digest(settings["preload"])}
+    step(LOCK)
+    linux.stop_page_merging()
     if settings["seccomp_base"]:
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.load_seccomp(bytes.fromhex(settings["seccomp_base"]))
@@ -222,7 +264,7 @@ def _prepare(settings: Message, heap: OneHeap) -> tuple[Any, Message]:
     gc.collect()
     gc.freeze()
     gc.enable()
-    return image, {"collapsed": heap.collapse(), "python": sys.version.split()[0]}
+    return image, {"collapsed": heap.collapse(), **report}
 
 
 def _report_failure(connection_fd: int, error: BaseException) -> None:

@@ -7,20 +7,25 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cellfork.model.errors import IsolationUnavailable, Missing, StartupFailed
+from cellfork.model.errors import (
+    CellforkError,
+    IsolationUnavailable,
+    Missing,
+    ProtocolViolation,
+    StartupFailed,
+)
+from cellfork.runtimes.interpreter import Interpreter
+from cellfork.runtimes.zygote_messages import Message, close_all, is_child, read_message
 
 MAX_MESSAGE = 1 << 20
 START_SECONDS = 60.0
 EXIT_SECONDS = 5.0
 ZYGOTE_LOST = -1
 """The status of a sandbox whose zygote ended first."""
-
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,15 @@ class Launch:
 
 @dataclass(slots=True)
 class Child:
-    """A sandbox that the zygote forked."""
+    """A fork of the zygote: a sandbox, or a process that waits to become one.
+
+    ``claimed`` says that it belongs to somebody: a zygote lives as long as one of those.
+    """
 
     forked: asyncio.Future[tuple[int, int]]
     exited: asyncio.Future[int]
     on_exit: Callable[[int], None] | None = None
+    claimed: bool = False
 
 
 class Zygote:
@@ -57,8 +66,16 @@ class Zygote:
         self._children: dict[str, Child] = {}
         self._ready: asyncio.Future[Message] = self._loop.create_future()
         self._reaping: asyncio.Task[None] | None = None
+        self._ends = asyncio.Event()
         self.forks = 0
-        self.started = time.monotonic()
+        self.fit = True
+        """Whether it may fork: it must have one thread, and says so itself where it has more."""
+        self.last_end = 0.0
+        """When the last sandbox ended that belonged to somebody, by the loop's clock."""
+        self.interpreter: Interpreter | None = None
+        """The Python that it runs, where that was asked."""
+        self.report: Message = {}
+        """What it said when it was ready: the version of Python, a digest of what it has imported."""
         self._loop.add_reader(control.fileno(), self._read)
 
     @classmethod
@@ -92,6 +109,17 @@ class Zygote:
         """Its process id on the host."""
         return self._pid
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a sandbox of it belongs to somebody."""
+        return any(child.claimed for child in self._children.values())
+
+    async def wait_unused(self) -> None:
+        """Wait until no sandbox of it belongs to anybody."""
+        while self.in_use:
+            self._ends.clear()
+            await self._ends.wait()
+
     def fork(self, name: str, fds: Sequence[int]) -> Child:
         """Ask for a fork that waits to be told what to become; the answer comes through the child's futures.
 
@@ -111,20 +139,21 @@ class Zygote:
         if self.alive:
             self._loop.remove_reader(self._control.fileno())
             self._control.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        await asyncio.shield(self._reap())
+        await asyncio.shield(self._end())
         self._fail(StartupFailed("the zygote was ended"))
 
-    def _reap(self) -> "asyncio.Task[None]":
+    def _end(self) -> "asyncio.Task[None]":
+        """Kill and reap it.  Once: when it is reaped, its pid may be another's."""
         if self._reaping is None:
-            self._reaping = self._loop.create_task(asyncio.to_thread(self._wait))
+            self._process.kill()
+            if self._pid != self._process.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
+            self._reaping = self._loop.create_task(asyncio.to_thread(self._reap))
         return self._reaping
 
-    def _wait(self) -> None:
-        """Reap the boot stage and the zygote: both are children of this process."""
-        if self._process.poll() is None:
-            self._process.kill()
+    def _reap(self) -> None:
+        """Wait for the boot stage and the zygote: both are children of this process."""
         self._process.wait(EXIT_SECONDS)
         if self._pid != self._process.pid:
             with contextlib.suppress(ChildProcessError):
@@ -136,41 +165,67 @@ class Zygote:
         except (BlockingIOError, InterruptedError):
             return
         except ConnectionError:
-            data, fds = b"", []
-        if data:
-            self._handle(json.loads(data), fds)
+            return  # it ended with something unread; what it said last is still to be read, then the end
+        if not data:
+            self._let_go(StartupFailed("the zygote ended unexpectedly"))
             return
+        try:
+            self._handle(read_message(data), fds)
+        except ProtocolViolation as violation:
+            close_all(fds)
+            self._let_go(violation)
+
+    def _let_go(self, error: CellforkError) -> None:
+        """End the zygote; whoever waits for something of it gets ``error``."""
         self._loop.remove_reader(self._control.fileno())
         self._control.close()
-        self._reap()
-        self._fail(StartupFailed("the zygote ended unexpectedly"))
+        self._end()
+        self._fail(error)
 
     def _handle(self, message: Message, fds: Sequence[int]) -> None:
-        match message["op"]:
+        """Take a message.  Raises :class:`ProtocolViolation` for one that does not belong here."""
+        op = message["op"]
+        if fds and op != "forked":
+            raise ProtocolViolation(f"a descriptor came with the zygote's {op!r}")
+        match op:
             case "booted":
-                self._pid = message["pid"]
+                self._booted(message["pid"])
             case "ready":
                 self._process.poll()  # reap the boot stage, which ended long ago
+                if self._ready.done():
+                    raise ProtocolViolation("the zygote is ready for the second time")
+                self.report = message
                 self._ready.set_result(message)
             case "failed":
                 self._fail(_failure(message))
             case "forked":
                 self._forked(message, fds)
             case "refused":
-                child = self._children.pop(message["sandbox"])
+                child = self._children.pop(message["sandbox"], None)
+                if child is None:
+                    raise ProtocolViolation("the zygote refuses what nobody asked for")
+                self.fit = self.fit and message["fit"]
                 _fail(child.forked, StartupFailed(message["message"]))
+                self._ends.set()
             case "exited":
                 self._exited(message)
 
+    def _booted(self, pid: int) -> None:
+        """Take the pid of the zygote proper, once: it will be killed one day, so it has to be a child of ours."""
+        if self._ready.done() or self._pid != self._process.pid or not is_child(pid):
+            raise ProtocolViolation("the zygote names a process that is not its own")
+        self._pid = pid
+
     def _forked(self, message: Message, fds: Sequence[int]) -> None:
-        child = self._children[message["sandbox"]]
+        child = self._children.get(message["sandbox"])
+        if child is None:
+            raise ProtocolViolation("the zygote forked what nobody asked for")
         try:
             result = _host_pid(fds[0]), fds[0]
         except (IndexError, OSError):
             _fail(child.forked, StartupFailed("this process has no descriptor left for a sandbox"))
         if child.forked.done():
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
         else:
             child.forked.set_result(result)
 
@@ -178,10 +233,14 @@ class Zygote:
         child = self._children.pop(message["sandbox"], None)
         if child is None:
             return
+        _fail(child.forked, StartupFailed("the zygote lost the fork"))
         if not child.exited.done():
             child.exited.set_result(message["status"])
         if child.on_exit:
             child.on_exit(message["status"])
+        if child.claimed:
+            self.last_end = self._loop.time()
+            self._ends.set()
 
     def _fail(self, error: Exception) -> None:
         _fail(self._ready, error)
@@ -192,11 +251,19 @@ class Zygote:
                 child.exited.set_result(ZYGOTE_LOST)
             if child.on_exit:
                 child.on_exit(ZYGOTE_LOST)
+        self._ends.set()
 
 
 def _spawn(launch: Launch) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    owner = os.pidfd_open(os.getpid())
+    try:
+        owner = os.pidfd_open(os.getpid())
+    except OSError as error:
+        raise _lacking("pidfd", f"pidfd_open: {error}") from error
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:
+        os.close(owner)
+        raise
     try:
         process = subprocess.Popen(
             [*launch.argv, str(theirs.fileno()), str(owner)],
@@ -222,17 +289,22 @@ def _spawn(launch: Launch) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
 def _host_pid(pidfd: int) -> int:
     """Return the pid behind ``pidfd`` as this process sees it (the zygote knows it by another number)."""
     with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as info:
-        return next(int(line.split()[1]) for line in info if line.startswith("Pid:"))
+        for line in info:
+            if line.startswith("Pid:"):
+                return int(line.split()[1])
+    raise ProtocolViolation("the descriptor that came from the zygote is no pidfd")
 
 
 def _failure(message: Message) -> Exception:
     text = f"{message['step']}: {message['message']}"
     if message["errno"] is None:
         return StartupFailed(f"the zygote did not start: {text}")
-    missing = Missing(
-        message["step"], message["message"], "run 'cellfork doctor' to see what this host allows"
-    )
-    return IsolationUnavailable(f"the isolation could not be built ({text})", (missing,))
+    return _lacking(message["step"], message["message"])
+
+
+def _lacking(step: str, why: str) -> IsolationUnavailable:
+    missing = Missing(step, why, "run 'cellfork doctor' to see what this host allows")
+    return IsolationUnavailable(f"the isolation could not be built ({step}: {why})", (missing,))
 
 
 def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:

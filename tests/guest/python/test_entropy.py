@@ -56,3 +56,51 @@ def test_seeds_still_work(server: Server, tmp_path: Path):
             session.run("import numpy as np; np.random.seed(0); int(np.random.randint(10**6))").text
             == "985772"
         )
+
+
+HELD = """
+import random, sys
+before = [name for name in ("numpy", "_ssl", "uuid", "multiprocessing.process") if name in sys.modules]
+from cellfork.guest.python import entropy
+entropy.reseed(entropy.find_sources())
+after = [name for name in ("numpy", "_ssl", "multiprocessing.process") if name in sys.modules]
+import numpy
+class Own(random.Random):
+    def seed(self, *_): raise RuntimeError("an own way of seeding")
+own = Own.__new__(Own)
+random.Random.seed(own, 1)
+system, plain = random.SystemRandom(), random.Random(1)
+legacy, generator, bits = numpy.random.RandomState(1), numpy.random.default_rng(1), numpy.random.MT19937(1)
+sources = entropy.find_sources()
+print(before, after)
+print(sorted(type(found).__name__ for found in sources.python), len(sources.bits), len(sources.legacy))
+print(any(found is numpy.random.mtrand._rand for found in sources.legacy), any(found is random._inst for found in sources.python))
+state = own.getstate()
+entropy.reseed(sources)
+print(state != own.getstate())
+"""
+
+
+def test_what_a_library_holds_is_found():
+    """Every generator but the global ones is found; what draws from the kernel is left alone; nothing is imported for it."""
+    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[] []", "['Own', 'Random'] 2 1", "False False", "True"]
+
+
+STAND_INS = """
+import sys, types
+from cellfork.guest.python import entropy
+torch = types.ModuleType("torch")
+calls = []
+torch.seed = lambda: calls.append("seed")
+uuid = types.SimpleNamespace(_last_timestamp=1, _last_timestamp_v7=2, _node=3, _generate_time_safe=len)
+sys.modules.update({"torch": torch, "uuid": uuid})
+entropy.reseed()
+print(calls, uuid._last_timestamp, uuid._last_timestamp_v7, uuid._node, uuid._generate_time_safe, hasattr(uuid, "_last_timestamp_v6"))
+"""
+
+
+def test_libraries_that_are_not_here():
+    """PyTorch's own ``seed()`` is called where it is loaded, and what later versions of ``uuid`` remember is forgotten."""
+    done = subprocess.run([sys.executable, "-c", STAND_INS], capture_output=True, text=True, check=True)
+    assert done.stdout == "['seed'] None None None None False\n"

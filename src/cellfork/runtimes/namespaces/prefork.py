@@ -44,8 +44,7 @@ class GroupMeter(Meter):
 
     async def release(self) -> None:
         """Remove the groups."""
-        if not self._group.remove():
-            await asyncio.to_thread(remove_when_empty, self._group)
+        await remove_when_empty(self._group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class Fork:
 
     guest: ProcessGuest
     group: Group
+    zygote: Zygote
 
 
 class Prefork:
@@ -117,7 +117,7 @@ def make_fork(zygote: Zygote, cgroups: Cgroups) -> Fork:
         if group is not None:
             group.remove()
         raise
-    return Fork(ProcessGuest(ours, child, GroupMeter(group), NAME), group)
+    return Fork(ProcessGuest(ours, child, GroupMeter(group), NAME), group, zygote)
 
 
 def _hand_over(group: Group, connection: socket.socket) -> None:
