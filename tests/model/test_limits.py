@@ -1,4 +1,4 @@
-"""Limits, sizes, durations, network policy."""
+"""Limits, sizes, durations."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellfork.model.errors import InvalidRequest
-from cellfork.model.limits import GiB, KiB, Limits, MiB, NetworkPolicy, parse_duration, parse_size
+from cellfork.model.limits import GiB, KiB, Limits, MiB, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -204,14 +204,3 @@ def test_limits_do_not_change():
     with pytest.raises(AttributeError):
         Limits().memory = 1  # type: ignore[misc]
     assert len({Limits(), Limits(memory="512M")}) == 1
-
-
-def test_network_policy():
-    """The default is no network; a mode's name or a policy is taken; hosts belong to ``allow``."""
-    assert NetworkPolicy.of(None).mode == "none"
-    assert NetworkPolicy.of("public").mode == "public"
-    policy = NetworkPolicy("allow", ("example.org",))
-    assert NetworkPolicy.of(policy) is policy
-    for mode, hosts in (("", ()), ("all", ()), ("none", ("a",)), ("public", ("a",))):
-        with pytest.raises(InvalidRequest):
-            NetworkPolicy(mode, hosts)

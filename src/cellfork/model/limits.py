@@ -1,7 +1,7 @@
-"""Limits and network policy: what a sandbox may use and reach."""
+"""Limits: what a sandbox may use."""
 
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from cellfork.model.errors import InvalidRequest
@@ -137,24 +137,3 @@ class Limits:
 
 def _is_cpu(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0.01 <= value <= 4096
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkPolicy:
-    """What a sandbox may reach: ``none`` (the default), ``allow`` a list of hosts, or ``public``."""
-
-    mode: str = "none"
-    hosts: tuple[str, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        if self.mode not in {"none", "allow", "public"}:
-            raise InvalidRequest(f"unknown network mode {self.mode!r}; known: none, allow, public")
-        if self.hosts and self.mode != "allow":
-            raise InvalidRequest("hosts belong to the mode 'allow'")
-
-    @classmethod
-    def of(cls, value: "NetworkPolicy | str | None") -> "NetworkPolicy":
-        """Return the policy for a policy, a mode's name, or ``None`` (no network)."""
-        if value is None:
-            return cls()
-        return value if isinstance(value, NetworkPolicy) else cls(mode=value)
