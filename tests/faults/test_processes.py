@@ -154,11 +154,13 @@ os.wait()
 
 
 def test_daemon(sandbox: Sandbox) -> None:
-    """A process that detached itself twice lives on between cells and kernels, and dies with the sandbox."""
-    assert sandbox.run_code(DAEMON).status == "ok"
-    sandbox.run_code("os._exit(0)")
+    """A process that detached itself twice lives on between cells, ends with its kernel, and at last with the sandbox."""
     count = "len([p for p in __import__('os').listdir('/proc') if p.isdigit()])"
+    assert sandbox.run_code(DAEMON).status == "ok"
     assert int(sandbox.run_code(count).text or 0) >= 3
+    sandbox.run_code("os._exit(0)")
+    assert int(sandbox.run_code(count).text or 0) == 2
+    assert sandbox.run_code(DAEMON).status == "ok"
     before = host_pids()
     sandbox.kill()
     deadline = time.monotonic() + 5

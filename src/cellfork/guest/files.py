@@ -30,6 +30,8 @@ from cellfork.wire.frames import CHUNK
 
 MAX_ENTRIES = 10_000
 """Entries of one listing."""
+MAX_LISTING = 24 * 1024 * 1024
+"""Bytes of one listing: names and paths may be long, and every byte of them take five."""
 MAX_HANDLES = 256
 """Files that are being written at the same time."""
 MAX_UNSIZED = 64 * 1024 * 1024
@@ -37,8 +39,11 @@ MAX_UNSIZED = 64 * 1024 * 1024
 PAGE = 500
 """Entries of one ``chunk`` of a listing."""
 MAX_LINKS = 40
+MAX_LEVELS = 1_000_000
 NEW_FILE_MODE = 0o644
 NEW_DIRECTORY_MODE = 0o755
+
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 TEMPORARY = re.compile(rb"\.cellfork-[0-9a-f]{16}")
 """Names of files that are being written."""
@@ -187,10 +192,16 @@ class Files:
         """Send the entries as JSON, one in a line: more than a header can hold."""
         with os_errors(path):
             found, truncated = yield from trees.listing(path, depth, MAX_ENTRIES)
+        room = MAX_LISTING
         for start in range(0, len(found), PAGE):
             entries = (self._describe(*below) for below in found[start : start + PAGE])
-            lines = "".join(json.dumps(entry) + "\n" for entry in entries)
-            self._link.send({"op": "chunk", "id": request}, lines.encode("ascii"))
+            lines = [json.dumps(entry) + "\n" for entry in entries]
+            count = _fitting(lines, room)
+            page = "".join(lines[:count])
+            self._link.send({"op": "chunk", "id": request}, page.encode("ascii"))
+            if count < len(lines):
+                return {"truncated": True}
+            room -= len(page)
             yield
         return {"truncated": truncated}
 
@@ -213,19 +224,20 @@ class Files:
 
     # Changing
 
-    def _move(self, header: dict[str, Any], body: bytes) -> Result | None:
+    def _move(self, header: dict[str, Any], body: bytes) -> None:
         source = _changeable(resolve(header.get("source"), self._home))
         destination = _changeable(resolve(header.get("destination"), self._home))
+        self._answer(header, self._move_there(source, destination))
+
+    def _move_there(self, source: bytes, destination: bytes) -> Work[Result]:
         with os_errors(source):
-            os.lstat(source)
-            if _is_inside(destination, source):
+            if (yield from _is_inside(destination, source)):
                 raise InvalidRequest(f"'{display(source)}' cannot be moved into itself")
         with os_errors(destination):
             _make_parents(destination)
             if _rename(source, destination):
                 return self._entry(destination)
-        self._answer(header, self._move_across(source, destination))
-        return None
+        return (yield from self._move_across(source, destination))
 
     def _move_across(self, source: bytes, destination: bytes) -> Work[Result]:
         """Move to another mount: copy beside the destination, rename, remove the source."""
@@ -293,6 +305,15 @@ class _Owners:
             except KeyError:
                 self._groups[gid] = str(gid)
         return self._groups[gid]
+
+
+def _fitting(lines: list[str], room: int) -> int:
+    """Return how many of ``lines``, from the first on, take at most ``room`` letters together."""
+    for count, line in enumerate(lines):
+        room -= len(line)
+        if room < 0:
+            return count
+    return len(lines)
 
 
 def _open_regular(path: bytes, flags: int, mode: int = NEW_FILE_MODE) -> int:
@@ -391,10 +412,40 @@ def _changeable(path: bytes) -> bytes:
     return path
 
 
-def _is_inside(path: bytes, directory: bytes) -> bool:
-    parent = os.path.realpath(os.path.dirname(path))
-    inside = os.path.join(os.path.realpath(os.path.dirname(directory)), os.path.basename(directory))
-    return parent == inside or parent.startswith(inside + b"/")
+def _is_inside(path: bytes, directory: bytes) -> Work[bool]:
+    """Tell whether ``path``, which may not exist, is below ``directory``: by what directories are, not by names.
+
+    From the nearest one that exists ``..`` leads up, which takes one step for each level, whatever links
+    there are on the way.
+    """
+    wanted = _identity(os.lstat(directory))
+    path = os.path.dirname(path)
+    while not os.path.isdir(path):
+        if os.path.lexists(path) and _identity(os.lstat(path)) == wanted:
+            return True
+        path = os.path.dirname(path)
+    fd, level = os.open(path, _PLACE), 0
+    try:
+        here = _identity(os.fstat(fd))
+        while here != wanted:
+            above = os.open("..", _PLACE, dir_fd=fd)
+            os.close(fd)
+            fd = above
+            below, here = here, _identity(os.fstat(fd))
+            if here == below:
+                return False
+            level += 1
+            if level > MAX_LEVELS:  # somebody moves the directories down as fast as this goes up
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            if level % trees.STEP == 0:
+                yield
+    finally:
+        os.close(fd)
+    return True
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _rename(source: bytes, destination: bytes) -> bool:

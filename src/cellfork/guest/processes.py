@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from cellfork.guest import oom
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop, Timer
 from cellfork.guest.paths import display, encode, error_of, os_errors, resolve
@@ -43,6 +44,7 @@ GRACE = 0.5
 PAUSE = 0.05
 """Seconds between looks at a terminal that nobody has open."""
 OWN_USER = frozenset({"", "user", "1000"})
+VOLUNTEER_PAUSE, VOLUNTEER_TRIES = 0.01, 100
 TERMINAL = "xterm-256color"
 MAX_SIZE = 2**16 - 1
 SIGNALS = frozenset(signal.valid_signals())
@@ -64,6 +66,11 @@ class Processes:
         self._processes: dict[int, _Process] = {}
         self._by_pid: dict[int, _Process] = {}
         self._highest = -1
+
+    @property
+    def busy(self) -> bool:
+        """Whether any command runs."""
+        return bool(self._by_pid)
 
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers by the names of their operations."""
@@ -96,7 +103,23 @@ class Processes:
         process = _Process(process_number, pid, streams, self._loop, self._link, self._ended)
         self._processes[process_number] = self._by_pid[pid] = process
         self._highest = max(self._highest, process_number)
+        self._volunteer(pid)
         return {"pid": pid}
+
+    def _volunteer(self, pid: int, tries: int = VOLUNTEER_TRIES) -> None:
+        """Let a command be ended before kernels and init when memory runs out.
+
+        For a moment after its start it is init's memory that it is judged by, which nobody may touch; so try again.
+        """
+        if pid not in self._by_pid:
+            return
+        try:
+            oom.volunteer_family(oom.COMMAND, pid)
+        except PermissionError:
+            if tries:
+                self._loop.later(VOLUNTEER_PAUSE, partial(self._volunteer, pid, tries - 1))
+        except OSError:
+            return  # it has ended
 
     def _stdin(self, header: dict[str, Any], body: bytes) -> None:
         self._process(header).feed(header["id"], body, eof=flag(header, "eof"))

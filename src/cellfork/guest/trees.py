@@ -8,6 +8,7 @@ import errno
 import itertools
 import os
 import stat
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ STEP = 256
 """Entries that are handled in one step."""
 BATCH = 64
 """Subdirectories that are remembered per level, to bound the memory for deep trees."""
+PATIENCE = 60.0
+"""Seconds for one removal.  A quarter of a million files take a few; only somebody who adds on can exceed it."""
 MAX_RETRIES = 100
 """How often a removal begins anew because somebody else moves or fills directories meanwhile."""
 
@@ -39,10 +42,12 @@ def remove(path: bytes) -> Work[None]:
 
     Only the current directory is open, and the way up is ``..``, checked to be where we came from: the
     number of descriptors does not depend on the depth.  Symbolic links are removed, never followed.
+    Raises ``EBUSY`` where somebody fills the directory faster than it can be emptied.
     """
+    deadline = time.monotonic() + PATIENCE
     for _ in range(MAX_RETRIES):
         current = os.open(path, _DIRECTORY)
-        walk = _Removal(current)
+        walk = _Removal(current, deadline)
         try:
             yield from walk.run()
             os.rmdir(path)
@@ -65,12 +70,14 @@ class _Changed(Exception):
 class _Removal:
     """One attempt to empty a directory; ``current`` is the open one."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, deadline: float) -> None:
         self.current = root
+        self._deadline = deadline
         self._levels = [_Level("", _identity(root))]
 
     def run(self) -> Work[None]:
         while True:
+            self._check_time()
             level = self._levels[-1]
             if not level.subdirectories:
                 yield from self._remove_files(level)
@@ -95,7 +102,12 @@ class _Removal:
                     self._unlink(entry.name, level)
                 handled += 1
                 if handled % STEP == 0:
+                    self._check_time()
                     yield
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def _unlink(self, name: str, level: _Level) -> None:
         try:
@@ -176,8 +188,10 @@ def _copy_leaf(source: bytes, destination: bytes, status: os.stat_result) -> Wor
 
 
 def _copy_file(source: bytes, destination: bytes) -> Work[None]:
-    reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
+        if not stat.S_ISREG(os.fstat(reader).st_mode):  # exchanged meanwhile, for something without an end
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         writer = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             while os.sendfile(writer, reader, None, CHUNK):

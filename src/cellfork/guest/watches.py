@@ -28,6 +28,8 @@ MAX_DIRECTORIES = 8192
 MAX_WATCHES = 64
 MAX_REPORTED = 10_000
 """Entries of one new directory that are reported; where there are more, events count as lost."""
+MAX_REMEMBERED = 100_000
+"""Names that a listing told and that an event may tell again."""
 READ_SIZE = 64 * 1024
 
 IN_MODIFY = 0x2
@@ -306,7 +308,13 @@ class _Watch:
                 self._discover(name)
 
     def _discover(self, name: bytes) -> None:
-        """Watch a directory, then list it and those below it, step by step."""
+        """Watch a directory, then list it and those below it, step by step.
+
+        Where directories appear faster than that goes, the rest counts as lost: memory has an end.
+        """
+        if len(self._unlisted) >= MAX_DIRECTORIES:
+            self._report(b"", "write")
+            return
         if not self._unlisted:
             self._turns.start(self._list_unlisted())
         self._unlisted[name] = None
@@ -345,6 +353,8 @@ class _Watch:
             self._report(b"", "write")
 
     def _report_found(self, name: bytes, status: os.stat_result) -> None:
+        if len(self._listed) >= MAX_REMEMBERED:
+            self._listed.clear()  # something may be told twice
         self._listed.add(name)
         self._report(name, "create")
         if stat.S_ISREG(status.st_mode) and status.st_size:
