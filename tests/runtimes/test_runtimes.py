@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +138,13 @@ async def test_closing_kills_everything(runtime):
     pids = [guest.info["pid"], zygote.pid]
     await runtime.aclose()
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+@pytest.mark.parametrize("start", [["nice", "-n", "5"], ["chrt", "--batch", "0"], ["chrt", "--idle", "0"]])
+def test_a_program_that_stands_back(start):
+    """A program that was started with nice(1) or chrt(1) has sandboxes like any other."""
+    if shutil.which(start[0]) is None:
+        pytest.skip(f"{start[0]} is not installed")
+    code = "from cellfork import Sandbox\nwith Sandbox.create() as sandbox: print(sandbox.run_code('6 * 7').text)"
+    done = subprocess.run([*start, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "42\n", done.stderr

@@ -11,14 +11,6 @@ import pytest
 from cellfork import Sandbox
 from tests.security.conftest import LIMITS, ask
 
-SYSCALL = """
-import ctypes, errno
-libc = ctypes.CDLL(None, use_errno=True)
-def call(number, *arguments):
-    result = libc.syscall(number, *arguments)
-    return 0 if result >= 0 else ctypes.get_errno()
-"""
-
 
 def host_processes(sandbox: Sandbox) -> list[int]:
     """Return the pids, as the host sees them, of every process in the sandbox's pid namespace."""
@@ -208,57 +200,11 @@ def test_abstract_sockets_are_not_shared(sandbox, neighbour):
         assert ask(sandbox, connect) == "ConnectionRefusedError"
 
 
-@pytest.mark.parametrize(
-    ("call", "number", "arguments", "expected"),
-    [
-        ("mount", 165, "b'none', b'/tmp', b'tmpfs', 0, None", {errno.EPERM}),
-        ("umount2", 166, "b'/tmp', 2", {errno.EPERM}),
-        ("unshare user", 272, "0x10000000", {errno.EPERM}),
-        ("unshare mount", 272, "0x20000", {errno.EPERM}),
-        ("setns", 308, "3, 0", {errno.EPERM}),
-        ("pivot_root", 155, "b'/tmp', b'/tmp'", {errno.EPERM}),
-        ("chroot", 161, "b'/tmp'", {errno.EPERM}),
-        ("ptrace", 101, "0, 0, 0, 0", {errno.EPERM}),
-        ("process_vm_readv", 310, "1, 0, 0, 0, 0, 0", {errno.EPERM}),
-        ("bpf", 321, "0, 0, 0", {errno.EPERM}),
-        ("perf_event_open", 298, "0, 0, -1, -1, 0", {errno.EPERM}),
-        ("userfaultfd", 323, "0", {errno.EPERM}),
-        ("keyctl", 250, "0, 0, 0, 0, 0", {errno.ENOSYS}),
-        ("io_uring_setup", 425, "1, 0", {errno.ENOSYS}),
-        ("clone3", 435, "0, 0", {errno.ENOSYS}),
-        ("open_by_handle_at", 304, "0, 0, 0", {errno.EPERM}),
-        ("kexec_load", 246, "0, 0, 0, 0", {errno.EPERM}),
-        ("init_module", 175, "0, 0, 0", {errno.EPERM}),
-        ("reboot", 169, "0, 0, 0, 0", {errno.EPERM}),
-        ("settimeofday", 164, "0, 0", {errno.EPERM}),
-        ("an unknown call", 999, "0", {errno.ENOSYS}),
-    ],
-)
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are those of x86_64")
-def test_dangerous_calls_are_refused(shared, call, number, arguments, expected):
-    """The kernel's dangerous doors answer EPERM, its unknown ones ENOSYS."""
-    assert ask(shared, f"{SYSCALL}\nanswer = call({number}, {arguments})") in expected, call
-
-
 @pytest.fixture(scope="module")
 def shared():
     with Sandbox.create(limits=LIMITS) as sandbox:
         sandbox.run_code("1")  # its processes are there before a test looks for leaks
         yield sandbox
-
-
-@pytest.mark.parametrize("family", [17, 38, 40, 31, 29])
-def test_odd_socket_families_are_refused(shared, family):
-    """AF_PACKET, AF_ALG, AF_VSOCK, AF_BLUETOOTH and AF_CAN do not exist inside."""
-    code = f"""
-    import socket
-    try:
-        socket.socket({family}, socket.SOCK_RAW)
-        answer = 0
-    except OSError as error:
-        answer = error.errno
-    """
-    assert ask(shared, code) == errno.EAFNOSUPPORT
 
 
 def test_a_setuid_program_gains_nothing(shared):

@@ -14,7 +14,8 @@ from cellfork.wire.values import MAX_DEPTH, is_shallow
 from tests.wire.strategies import FINITE
 
 CONTENTS = st.binary(max_size=100) | FINITE
-BUNDLES = st.dictionaries(st.text(max_size=30), CONTENTS, max_size=6)
+NAMES = st.text(max_size=30).filter(str.isprintable)
+BUNDLES = st.dictionaries(NAMES, CONTENTS, max_size=6)
 PART = st.tuples(st.text(max_size=10), st.sampled_from(["s", "b", "j", "x"]), st.integers(-2, 60)).map(list)
 
 
@@ -66,6 +67,9 @@ def test_changed_sizes(data, choice):
         [["a/b", "s", 0.0]],
         [["a/b", "s", True], ["a/b", "s", False]],
         [["x" * (MAX_MIME + 1), "s", 0]],
+        [["text/plain\r\nSet-Cookie: a", "s", 0]],
+        [["text/\x1b[2J", "s", 0]],
+        [["text/\u2028", "s", 0]],
         [["a/b", "s", 0]] * (MAX_PARTS + 1),
         [["a/b", "s", 10**30]],
     ],
@@ -85,6 +89,8 @@ def test_most_and_longest():
         encode_bundle(data | {"one/more": ""})
     with pytest.raises(ValueError):
         encode_bundle({"x" * (MAX_MIME + 1): ""})
+    with pytest.raises(ValueError):
+        encode_bundle({"text/plain\n": ""})
 
 
 def test_text_of_any_bytes():

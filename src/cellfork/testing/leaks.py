@@ -219,9 +219,9 @@ def cgroups() -> Iterator[str]:
 
 
 def _belongs_to_another(path: str) -> bool:
-    """Tell whether a group is that of another program which lives, and may be at starting or ending a sandbox."""
+    """Tell whether a group is that of another program, which may be at starting or ending a sandbox, or was killed."""
     owner = OWNER.search(path)
-    return owner is not None and int(owner[1]) != os.getpid() and os.path.exists(f"/proc/{owner[1]}")
+    return owner is not None and int(owner[1]) != os.getpid()
 
 
 def temporary_files() -> Iterator[str]:

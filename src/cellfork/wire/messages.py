@@ -20,6 +20,8 @@ _INT_OR_NONE = (int, type(None))
 _STR_OR_NONE = (str, type(None))
 
 FROM_INIT: Mapping[str, FieldTypes] = {
+    "listening": {},
+    "locked": {},
     "ready": {"version": _INT, "pid": _INT},
     "reply": {"id": _INT, "ok": _BOOL},
     "chunk": {"id": _INT},
@@ -41,6 +43,7 @@ FROM_CONTEXT: Mapping[str, FieldTypes] = {
     },
     "update": {"execution": _STR, "parts": _LIST, "metadata": _DICT, "display_id": _STR},
     "clear": {"execution": _STR, "wait": _BOOL},
+    "artifacts": {"execution": _STR, "truncated": _BOOL},
     "input_request": {"execution": _STR, "prompt": _STR, "password": _BOOL},
     "done": {
         "execution": _STR,

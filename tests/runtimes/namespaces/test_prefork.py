@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cellfork.model.limits import Limits
-from cellfork.runtimes.namespaces.runtime import PREFORK_ENVIRONMENT, NamespacesRuntime, number_of
+from cellfork.runtimes.namespaces.runtime import PREFORK_ENVIRONMENT, NamespacesRuntime
+from cellfork.runtimes.variables import number_of
 from tests.runtimes.conftest import SPEC, Client
 
 
