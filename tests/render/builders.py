@@ -88,6 +88,10 @@ nasty_text = st.lists(
 
 long_text = st.tuples(nasty_text, st.integers(1, 40)).map(lambda pair: pair[0] * pair[1])
 
+LINE = {"type": "line", "title": "T", "elements": [{"label": "a", "points": [[n, n] for n in range(200)]}]}
+BARS = {"type": "bar", "elements": [{"label": "\x1b[31mb", "group": "g", "value": 1.5}] * 50}
+charts = st.sampled_from([LINE, BARS, {"type": "superchart", "elements": [LINE, BARS]}, {"type": "unknown"}])
+
 results = st.builds(
     Result,
     text=st.none() | nasty_text | st.just("None"),
@@ -96,7 +100,14 @@ results = st.builds(
     svg=st.none() | st.just("<svg width='10' height='20'></svg>"),
     png=st.none() | st.integers(0, 4000).map(lambda size: png(4, 3, size)) | nasty_text,
     jpeg=st.none() | nasty_text,
+    latex=st.none() | nasty_text,
+    pdf=st.none() | st.just("JVBERi0="),
+    javascript=st.none() | nasty_text,
     json=st.none() | st.lists(st.integers(), max_size=5),
+    data=st.none() | st.just({"a": [1, None, float("nan")]}),
+    chart=st.none() | charts,
+    extra=st.just({})
+    | st.dictionaries(st.sampled_from(["application/x+json", "text/x", "image/x", "\x1b[2J"]), nasty_text),
     is_main_result=st.booleans(),
 )
 

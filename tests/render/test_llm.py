@@ -1,7 +1,10 @@
 """``to_llm``: what is in it, what a budget does to it, and a corpus of real shapes."""
 
 import base64
+import json
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,9 @@ import pytest
 from cellfork.model.errors import InvalidRequest
 from cellfork.model.execution import Status
 from cellfork.model.results import ExecutionError, Result
+from cellfork.render.budget import estimate_tokens
 from cellfork.render.llm import NO_OUTPUT, to_llm
+from cellfork.render.text import clean
 from tests.render.builders import GOLDEN, execution, load_golden, png
 
 CASES = sorted(GOLDEN.glob("*.json"))
@@ -31,8 +36,87 @@ def test_golden(case: Path) -> None:
 
 
 def test_the_corpus_is_large_enough() -> None:
-    """At least twenty executions are in the corpus."""
-    assert len(CASES) >= 20
+    """At least forty executions in the corpus are what real cells gave, and seven languages are in it."""
+    real = [case for case in CASES if "code" in json.loads(case.read_text())]
+    assert len(real) >= 40
+    words = {case.stem.partition("_")[0] for case in CASES}
+    assert words >= {"run", "bash", "deno", "node", "r", "java", "go", "camel"}
+
+
+@pytest.mark.parametrize("how", ["inline", "attachments", "none"])
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_every_case_fits_every_budget(case: Path, how: Any) -> None:
+    """From 100 to 20,000 tokens: never over the budget, the error always there, every cut announced."""
+    built, _ = load_golden(case)
+    whole = to_llm(built, max_tokens=10_000_000, images=how).text
+    for budget in (100, 150, 250, 400, 700, 1_000, 2_000, 4_000, 8_000, 20_000):
+        view = to_llm(built, max_tokens=budget, images=how)
+        assert estimate_tokens(view.text) <= budget
+        if view.text != whole:
+            assert re.search(r"dropped …\]|left out", view.text)
+        if built.error is not None:
+            headline = f"{built.error.name}: {clean(built.error.value).strip()}"
+            assert headline in view.text or (len(headline) > 3 * budget and built.error.name in view.text)
+
+
+def test_a_chart_is_numbers_where_there_is_no_image() -> None:
+    """A figure without a picture is shown as its numbers, not as a script; what else there is stays named."""
+    bar = {"type": "bar", "title": "T", "elements": [{"label": "a", "group": "g", "value": 2.5}]}
+    made = Result(html="<script>draw()</script>", text="alt.Chart(...)", is_main_result=True, chart=bar)  # type: ignore[arg-type]
+    assert to_llm(execution(made)).text == "bar chart 'T', 1 bars (a)\n- a: 2.5"
+    unknown = Result(html="<b>x</b>", chart={"type": "unknown", "title": "T", "elements": []})  # type: ignore[arg-type]
+    assert to_llm(execution(unknown)).text == "<b>x</b>"
+
+
+def test_an_image_beside_the_text_is_described_by_its_chart() -> None:
+    """Who does not see the image reads its kind, title, axes and how much is in it."""
+    line = {
+        "type": "line", "title": "T", "x_label": "Time (s)", "y_scale": "log",
+        "elements": [{"label": "a", "points": [[0, 1], [1, 2]]}], "truncated": {"points": 90, "points_kept": 2},
+    }  # fmt: skip
+    text = to_llm(execution(Result(png=png(2, 2), chart=line)), images="none").text  # type: ignore[arg-type]
+    for part in ("line chart 'T'", "x: Time (s)", "y: (log)", "1 series (a)", "2 points", "2 of 90 points"):
+        assert part in text
+
+
+def test_style_sheets_are_no_content() -> None:
+    """HTML goes without its style sheets, unless it has nothing else or they are never closed."""
+    assert to_llm(execution(Result(html="<style scoped>\n b {}\n</style>\n<b>x</b>"))).text == "<b>x</b>"
+    for alone in ("<style>b {}</style>", "<style>b {}<b>x</b>", "</style>x<style>"):
+        assert to_llm(execution(Result(html=alone))).text == alone
+    start = time.perf_counter()
+    to_llm(execution(Result(html="<style>" * 200_000)))
+    assert time.perf_counter() - start < 5
+
+
+def test_what_is_beside_a_text_is_named() -> None:
+    """A result that is shown as text names its other types; widgets' have no content of their own."""
+    extra = {"application/x-own": "abc", "application/vnd.jupyter.widget-view+json": {}}
+    assert to_llm(execution(Result(text="t", extra=extra))).text == "t\n[also: application/x-own]"
+    assert to_llm(execution(Result(extra={"text/x-own": "abc"}))).text == "[text/x-own]\nabc"
+    assert to_llm(execution(Result(extra={"image/x-own": "abc"}))).text == "[a result of type image/x-own]"
+
+
+def test_a_long_traceback_keeps_the_users_own_frames() -> None:
+    """Where a traceback must be cut, the frames of libraries go first."""
+    built, _ = load_golden(GOLDEN / "run_key_error_small_budget.json")
+    text = to_llm(built, max_tokens=150).text
+    assert "----> 2 pd.DataFrame({'a': [1]})['revenue']" in text
+    assert "7 library frames" in text or "2 library frames left out" in text
+    assert "frames left out" not in to_llm(built).text
+
+
+def test_stacks_of_other_languages_are_trimmed() -> None:
+    """Frames of Node, Deno and the JVM go on request; the code's own stay."""
+    for name, own in (
+        ("node_stack_user_frames", "at pick ([eval]:1:31)"),
+        ("java_exception", "at .pick(#12:1)"),
+    ):
+        built, _ = load_golden(GOLDEN / f"{name}.json")
+        text = to_llm(built, user_frames_only=True).text
+        assert own in text
+        assert "node:internal" not in text and "java.base" not in text
+        assert "library frames left out" in text
 
 
 def test_plot_stdout_stderr_and_error_all_survive() -> None:
@@ -204,8 +288,6 @@ def test_the_executions_own_method() -> None:
 
 def test_sixteen_megabytes_take_little_time() -> None:
     """The largest output that the engine keeps is rendered in seconds, not minutes."""
-    import time
-
     start = time.perf_counter()
     to_llm(execution(stdout="\x1b[31mline\x1b[0m\r\n" * 1_200_000))
     assert time.perf_counter() - start < 20

@@ -15,7 +15,7 @@ from tests.render.builders import errors, execution, executions, long_text, name
 
 COUNTERS: list[Callable[[str], int]] = [estimate_tokens, len, lambda text: len(text.split())]
 
-budgets = st.integers(100, 3000)
+budgets = st.integers(100, 3000) | st.integers(100, 20_000)
 counters = st.sampled_from(COUNTERS)
 images = st.sampled_from(["inline", "attachments", "none"])
 often = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -70,7 +70,8 @@ def test_images_are_shown_or_attached(cell: Execution, budget: int) -> None:
     """No image is lost to a budget: it is in the text or beside it."""
     generous = to_llm(cell, max_tokens=10_000_000)
     view = to_llm(cell, max_tokens=budget)
-    assert view.text.count("](data:") + len(view.attachments) == generous.text.count("](data:")
+    shown = [found.text.count("](data:") + len(found.attachments) for found in (view, generous)]
+    assert shown[0] == shown[1]
 
 
 @often

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
+from cellfork.model.charts import Chart
 from cellfork.model.execution import Execution
 from cellfork.model.results import ExecutionError, Result
+from cellfork.render.captions import caption, numbers
 from cellfork.render.charts import draw_chart
 from cellfork.render.terminal import render_error, render_execution, render_result, safe_text
 from tests.render.builders import execution, executions, png
@@ -22,7 +25,9 @@ JSON = st.recursive(
 )
 charts = st.fixed_dictionaries(
     {
-        "type": st.sampled_from(["bar", "pie", "line", "scatter", "superchart", "unknown"]),
+        "type": st.sampled_from(
+            ["bar", "pie", "line", "scatter", "box_and_whisker", "superchart", "unknown"]
+        ),
         "title": JSON,
         "elements": st.lists(
             st.fixed_dictionaries(
@@ -144,6 +149,131 @@ def test_dates_are_dates() -> None:
     assert "2024-05-02" in picture.plain
 
 
+LINES = {
+    "type": "line",
+    "title": "T",
+    "x_label": "Time (s)",
+    "y_label": "Speed",
+    "elements": [
+        {"label": "up", "points": [[0, 1], [9, 100]]},
+        {"label": "down", "points": [[0, 100], [9, 1]]},
+    ],
+}
+BOXES = {
+    "type": "box_and_whisker",
+    "elements": [
+        {
+            "label": "a",
+            "min": 0,
+            "first_quartile": 2,
+            "median": 5,
+            "third_quartile": 8,
+            "max": 10,
+            "outliers": [20],
+        },
+        {"label": "b", "min": 15, "first_quartile": 15, "median": 15, "third_quartile": 15, "max": 15},
+    ],
+}
+
+
+def test_axes_have_their_names() -> None:
+    """A plot shows the labels of both axes, the x axis' between its ends."""
+    picture = draw_chart(LINES)
+    assert picture is not None
+    lines = picture.plain.split("\n")
+    assert lines[:2] == ["T", "Speed"]
+    assert lines[-2].split() == ["0", "Time", "(s)", "9"]
+
+
+def test_logarithms_names_and_gaps() -> None:
+    """A logarithmic axis is drawn as one, names stand in their order, and a gap interrupts a line."""
+    powers = draw_chart(
+        {"type": "scatter", "y_scale": "log", "elements": [{"points": [[0, 1], [1, 10], [2, 100]]}]}
+    )
+    steps = draw_chart({"type": "scatter", "elements": [{"points": [[0, 0], [1, 1], [2, 2]]}]})
+    assert powers is not None and steps is not None
+    assert [line[11:] for line in powers.plain.split("\n")] == [line[11:] for line in steps.plain.split("\n")]
+    assert powers.plain.split("\n")[0].split()[0] == "100"
+    named = draw_chart({"type": "line", "elements": [{"points": [["x", 1], ["y", 3], ["z", 2]]}]})
+    assert named is not None
+    assert named.plain.split("\n")[-1].split() == ["x", "z"]
+    gap = draw_chart({"type": "line", "elements": [{"points": [[0, 0], [1, None], [2, 2]]}]})
+    dots = draw_chart({"type": "scatter", "elements": [{"points": [[0, 0], [2, 2]]}]})
+    assert gap is not None and dots is not None
+    assert gap.plain == dots.plain
+
+
+def test_a_box_plot_is_drawn() -> None:
+    """Whiskers, box, median and outliers are where they belong on one scale for all boxes."""
+    picture = draw_chart(BOXES, 52)
+    assert picture is not None
+    first, second, axis = picture.plain.split("\n")
+    assert first.index("├") < first.index("▒") < first.index("┃") < first.index("┤") < first.index("∘")
+    assert second.index("┃") == pytest.approx((first.index("∘") - 2) * 0.75 + 2, abs=1)
+    assert axis.split() == ["0", "20"]
+
+
+def test_without_colours_marks_tell_series_apart() -> None:
+    """Where there are no colours, series and groups differ by what they are drawn with."""
+    picture = draw_chart(LINES, colour=False)
+    assert picture is not None
+    assert "● up  ○ down" in picture.plain
+    assert all(picture.plain.count(mark) > 10 for mark in "●○")
+    assert not [span for span in picture.spans if span.style not in {"dim", "bold", ""}]
+    bars = {"type": "bar", "elements": [{"label": "a", "value": 2, "group": g} for g in ("first", "second")]}
+    grouped = draw_chart(bars, colour=False)
+    assert grouped is not None
+    assert all(part in grouped.plain for part in ("a ██", "  ▓▓", "█ first", "▓ second"))
+
+
+def test_bars_of_the_same_name_stand_together() -> None:
+    """Grouped bars are ordered by name, and the name is written once."""
+    elements = [{"label": name, "value": 1, "group": group} for group in "gh" for name in ("one", "two")]
+    picture = draw_chart({"type": "bar", "elements": elements})
+    assert picture is not None
+    assert [line[:3] for line in picture.plain.split("\n")[:4]] == ["one", "   ", "two", "   "]
+
+
+def test_what_was_left_out_is_told() -> None:
+    """A picture of thinned points says of how many they are; charts beyond the fourth are counted."""
+    picture = draw_chart(LINES | {"truncated": {"points": 5000, "points_kept": 4}})
+    assert picture is not None
+    assert picture.plain.endswith("(4 of 5,000 points)")
+    several = draw_chart({"type": "superchart", "elements": [LINES] * 6})
+    assert several is not None
+    assert several.plain.endswith("… and 2 more charts")
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+@given(charts, st.integers(30, 120), st.booleans())
+def test_pictures_keep_to_their_width(chart: Any, width: int, colour: bool) -> None:
+    """No line of a picture is wider than it may be, whatever labels say, also in characters of two columns."""
+    chart["title"] = chart["x_label"] = chart["y_label"] = "東京" * 40
+    picture = draw_chart(chart, width, colour=colour)
+    if picture is not None:
+        assert max(cell_len(line) for line in picture.plain.split("\n")) <= width
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ({"force_terminal": True}, True),
+        ({"force_terminal": True, "no_color": True}, True),
+        ({"force_terminal": False}, False),
+        ({"force_terminal": True, "_environ": {"TERM": "dumb"}}, False),
+    ],
+)
+def test_pipes_get_a_line(options: dict[str, Any], drawn: bool) -> None:
+    """On a terminal a chart is drawn, with or without colours; in a pipe it is one line of words."""
+    output = io.StringIO()
+    console = Console(file=output, width=80, **options)
+    render_execution(execution(Result(png=png(4, 4), chart=LINES)), console)  # type: ignore[arg-type]
+    text = output.getvalue()
+    assert ("line chart 'T', x: Time (s), y: Speed, 2 series (up, down), 4 points" in text) != drawn
+    assert bool(re.search("[\u2801-\u28ff●]", text)) == drawn
+    assert "image/png 4x4" in text
+
+
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(charts | JSON)
 def test_absurd_charts_do_no_harm(chart: Any) -> None:
@@ -151,3 +281,7 @@ def test_absurd_charts_do_no_harm(chart: Any) -> None:
     picture = draw_chart(chart)
     if picture is not None:
         assert not [c for c in picture.plain if ord(c) < 32 and c != "\n"]
+    if isinstance(chart, dict):
+        for words in (caption(Chart.from_dict(chart)), numbers(Chart.from_dict(chart))):
+            assert not [c for c in words if ord(c) < 32 and c != "\n"]
+        assert len(caption(Chart.from_dict(chart))) <= 160

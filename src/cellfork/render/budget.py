@@ -26,7 +26,8 @@ class Section:
     """One part of the whole: what it is called when it is left out, its text, how to shorten it.
 
     ``head`` is the part of what stays that comes from the front.  A text with a ``substitute`` is
-    never cut but replaced by it; one that is ``whole`` is there or not.
+    never cut but replaced by it; one that is ``whole`` is there or not.  A ``shorter`` text stands in for one that
+    does not fit, and is cut where it does not fit either.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Section:
     head: float = 0.5
     substitute: str | None = None
     whole: bool = False
+    shorter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +114,23 @@ def _compose(
     texts: list[str | None] = [section.text for section in sections]
     _leave_out_the_middle(sections, texts, demands, room)
     shares = _shares(demands, room)
+    _shorten(sections, texts, demands, shares, room, count)
     _substitute(sections, texts, demands, shares, room, count)
     for index, section in enumerate(sections):
-        if texts[index] is not None and demands[index] > shares[index]:
+        text = texts[index]
+        if text is not None and demands[index] > shares[index]:
             may_cut = not section.whole and section.substitute is None
-            texts[index] = _within(section, shares[index] - 1, count) if may_cut else None
+            texts[index] = _within(text, section.head, shares[index] - 1, count) if may_cut else None
     complete = frozenset(i for i, section in enumerate(sections) if texts[i] == section.text)
     left_out = [section for section, text in zip(sections, texts, strict=True) if text is None]
     return Fitted(_join([*(text for text in texts if text), _left_out(left_out), headline]), complete)
 
 
-def _within(section: Section, limit: int, count: CountTokens) -> str | None:
-    """The section's text cut to ``limit`` tokens; ``None`` where that is too little to say anything."""
+def _within(text: str, head: float, limit: int, count: CountTokens) -> str | None:
+    """The text cut to ``limit`` tokens; ``None`` where that is too little to say anything."""
     if limit < _SMALLEST_SHARE:
         return None
-    return cut(section.text, lambda text: count(text) <= limit, section.head)
+    return cut(text, lambda shortened: count(shortened) <= limit, head)
 
 
 def _leave_out_the_middle(
@@ -142,6 +146,22 @@ def _leave_out_the_middle(
         wanted -= costs[index]
         texts[index] = None
         demands[index] = 0
+
+
+def _shorten(
+    sections: Sequence[Section],
+    texts: list[str | None],
+    demands: list[int],
+    shares: list[int],
+    room: int,
+    count: CountTokens,
+) -> None:
+    """Take the shorter text of each section that has one and does not fit into its share."""
+    for index, section in enumerate(sections):
+        if section.shorter is not None and texts[index] is not None and demands[index] > shares[index]:
+            texts[index] = section.shorter
+            demands[index] = count(section.shorter) + 1
+            shares[:] = _shares(demands, room)
 
 
 def _substitute(

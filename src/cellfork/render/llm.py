@@ -5,6 +5,7 @@ all there, in this order, as far as the token budget allows; what it does not al
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from cellfork.model.errors import InvalidRequest
 from cellfork.model.execution import Execution
 from cellfork.model.results import ExecutionError, Result, json_safe
 from cellfork.render.budget import CountTokens, Section, estimate_tokens, fit
+from cellfork.render.captions import caption, numbers
 from cellfork.render.media import Image, image_of, is_base64
 from cellfork.render.text import as_text, clean
 from cellfork.render.tracebacks import user_frames
@@ -34,7 +36,19 @@ _SILENT = {
 
 _IMAGES = {"png": "image/png", "jpeg": "image/jpeg", "svg": "image/svg+xml"}
 _TEXTS = ("html", "markdown", "latex")
-_OTHERS = ("json", "javascript")
+_WIDGETS = "application/vnd.jupyter."
+_OTHERS = ("json", "javascript", "data")
+
+
+_FIGURE = re.compile(r"<Figure size .{1,40}>\Z|alt\.\w+\(\.\.\.\)\Z|Figure(?:Widget)?\(\{")
+"""What the texts of figures look like: matplotlib's, altair's, plotly's."""
+
+_ADDRESS = re.compile(
+    r"<[\w.]{1,200} (?:object )?at 0x[0-9a-f]{1,16}>\Z|<IPython\.core\.display\.\w{1,40} object>\Z"
+)
+"""What the texts of objects look like that have no better one."""
+
+_STYLE = re.compile(r"<(/?)style\b[^>]{0,500}>\n?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +81,15 @@ def to_llm(
 ) -> LLMView:
     """Return ``execution`` as text of at most ``max_tokens`` and, beside it, attachments.
 
-    Each result is shown in its richest form: PNG > JPEG > SVG > HTML > Markdown > LaTeX > text > JSON.
+    Each result is shown in its richest form: PNG > JPEG > SVG > a chart's numbers > HTML > Markdown > LaTeX >
+    text > JSON > any other type whose content is text.  An image that is not in the text is described by its chart.
 
     ``images``: ``"inline"`` puts them into the text as Markdown data URIs; one that is larger than its share
     of the budget is named in the text and attached.  ``"attachments"`` attaches all, ``"none"`` only
     names them.  Attachments do not count against the budget.
 
-    ``user_frames_only`` leaves the frames of libraries out of tracebacks.  ``count_tokens`` counts the
+    ``user_frames_only`` leaves the frames of libraries out of tracebacks; otherwise only a traceback that is
+    too long for its share of the budget loses them.  ``count_tokens`` counts the
     tokens of a text; the default takes four bytes of UTF-8 for one.  A longer text should never have
     fewer tokens.
 
@@ -87,7 +103,8 @@ def to_llm(
     parts = [*_results(execution, images), *_streams(execution)]
     headline, trace = _error(execution.error, trim=user_frames_only)
     if trace:
-        parts.append(_Part(Section("traceback", trace, head=0.3)))
+        own = user_frames(trace)
+        parts.append(_Part(Section("traceback", trace, head=0.3, shorter=own if own != trace else None)))
     if not parts and not headline:
         return LLMView(_SILENT.get(execution.status, NO_OUTPUT))
     fitted = fit([part.section for part in parts], headline, max_tokens, count_tokens or estimate_tokens)
@@ -119,13 +136,14 @@ def _result(result: Result, number: int, images: Images, *, is_main: bool) -> It
     if image is not None:
         yield _image_part(image, number, images, _chart_note(result))
         return
-    for name in _TEXTS:
-        text = clean(as_text(getattr(result, name) or "")).rstrip("\n")
-        if text:
-            yield _Part(Section("result", text))
-            break
+    texts = (clean(_without_styles(as_text(getattr(result, name) or ""))).strip("\n") for name in _TEXTS)
+    if result.chart is not None and result.chart.type != "unknown":
+        yield _Part(Section("result", numbers(result.chart), head=0.8))
+    elif text := next(filter(None, texts), ""):
+        yield _Part(Section("result", text))
     else:
         yield from _plain(result, is_main=is_main)
+        yield from _unseen(result)
     if result.pdf and is_base64(as_text(result.pdf)):
         yield _image_part(
             Image("application/pdf", as_text(result.pdf)),
@@ -137,19 +155,35 @@ def _result(result: Result, number: int, images: Images, *, is_main: bool) -> It
 
 def _plain(result: Result, *, is_main: bool) -> Iterator[_Part]:
     """Yield a result without a rich form: its text, unless it was the main text, or else what there is."""
-    others = [value for name in _OTHERS if (value := getattr(result, name)) is not None]
-    if others and _is_placeholder(result):
-        yield _Part(Section("result", clean(_json_text(others[0]))))
-        return
-    text = _text_of(result)
+    text = "" if _is_placeholder(result) else _text_of(result)
     if text:
         if not is_main:
             yield _Part(Section("result", text))
         return
+    others = [clean(_json_text(value)) for name in _OTHERS if (value := getattr(result, name)) is not None]
+    others += [_named_json(mime, value) for mime, value in result.extra.items() if _is_readable(mime, value)]
     if others:
-        yield _Part(Section("result", clean(_json_text(others[0]))))
+        yield _Part(Section("result", others[0]))
     elif (formats := result.formats()) and set(formats) - {"text", "pdf"}:
-        yield _Part(Section("result", clean(f"[a result of type {', '.join(formats)}]")))
+        title = _chart_note(result)
+        yield _Part(Section("result", clean(f"[a result of type {', '.join(formats)}{title}]")))
+
+
+def _unseen(result: Result) -> Iterator[_Part]:
+    """Name what else there is beside a text: types that are neither shown nor the text in another form."""
+    if _text_of(result) and not _is_placeholder(result):
+        others = [as_text(mime) for mime in result.extra if not mime.startswith(_WIDGETS)]
+        if others:
+            yield _Part(Section("result", clean(f"[also: {', '.join(others)}]"), whole=True))
+
+
+def _is_readable(mime: str, value: Any) -> bool:
+    """Tell whether a model can read content of a type that is not among the usual ones."""
+    return not isinstance(value, str) or mime.startswith("text/") or mime.endswith(("json", "xml"))
+
+
+def _named_json(mime: str, value: Any) -> str:
+    return clean(f"[{as_text(mime)}]\n{_json_text(value)}")
 
 
 def _text_of(result: Result) -> str:
@@ -159,9 +193,24 @@ def _text_of(result: Result) -> str:
 def _is_placeholder(result: Result) -> bool:
     """Tell whether the text only names the object whose content is in another format."""
     text = as_text(result.text or "")
-    return (
-        text.startswith("<IPython.core.display.") and text.endswith(" object>") and len(result.formats()) > 1
-    )
+    if _ADDRESS.match(text):
+        return len(result.formats()) > 1
+    return result.chart is not None and _FIGURE.match(text) is not None
+
+
+def _without_styles(html: str) -> str:
+    """Return HTML without its style sheets, which say nothing to a model; as it is where nothing else is there."""
+    kept: list[str] = []
+    end, inside = 0, False
+    for tag in _STYLE.finditer(html):
+        if inside == bool(tag[1]):  # opens outside, or closes inside
+            if not inside:
+                kept.append(html[end : tag.start()])
+            end, inside = tag.end(), not inside
+    if not inside:
+        kept.append(html[end:])
+    shown = "".join(kept)
+    return shown if shown.strip() and not inside else html
 
 
 def _json_text(value: Any) -> str:
@@ -193,13 +242,8 @@ def _image_part(image: Image, number: int, images: Images, chart: str) -> _Part:
 
 
 def _chart_note(result: Result) -> str:
-    """Return a few words on a figure's chart: its type and title."""
-    chart = result.chart
-    if not isinstance(chart, dict) or not isinstance(chart.get("type"), str):
-        return ""
-    title = chart.get("title")
-    words = clean(chart["type"][:40] + " chart" + (f" '{title[:80]}'" if isinstance(title, str) else ""))
-    return f", {words}".replace("\n", " ")
+    """Return a few words on a figure's chart: its kind, its title, what is on its axes."""
+    return f": {caption(result.chart)}" if result.chart is not None else ""
 
 
 def _streams(execution: Execution) -> Iterator[_Part]:
@@ -219,4 +263,6 @@ def _error(error: ExecutionError | None, *, trim: bool) -> tuple[str, str]:
     headline = f"{name}: {value}" if value else name
     trace = clean(as_text(error.traceback)).rstrip()
     trace = (user_frames(trace) if trim else trace).rstrip()
+    if trace.startswith(headline + "\n"):  # JavaScript's come first
+        trace = trace.removeprefix(headline)
     return headline, trace.removesuffix(headline).strip("\n")

@@ -5,12 +5,14 @@ Everything shown comes from a sandbox, so nothing is shown as it came: escape se
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from cellfork.model.execution import Execution
 from cellfork.model.results import ExecutionError, Result
+from cellfork.render.captions import caption
 from cellfork.render.charts import draw_chart
 from cellfork.render.media import human_size, image_of, is_base64
 from cellfork.render.text import StreamCleaner, as_text, clean
@@ -18,6 +20,17 @@ from cellfork.render.text import StreamCleaner, as_text, clean
 _IMAGES = {"png": "image/png", "jpeg": "image/jpeg", "svg": "image/svg+xml"}
 _LONGEST_TEXT = 100_000
 """Characters of one result that a terminal gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """How charts are drawn: in how many columns, and whether series differ by colour."""
+
+    width: int = 80
+    colour: bool = True
+
+
+_IN_COLOUR = Pictures()
 
 
 def safe_text(text: str) -> Text:
@@ -41,7 +54,7 @@ def render_execution(
     if execution.logs.stdout:
         console.print(safe_text("".join(map(as_text, execution.logs.stdout))), soft_wrap=True)
     for index, result in enumerate(execution.results):
-        for part in render_result(result, (saved or {}).get(index, ()), width=console.width):
+        for part in render_result(result, (saved or {}).get(index, ()), pictures=pictures_on(console)):
             console.print(part, soft_wrap=True)
     if execution.logs.stderr:
         errors.print(safe_text("".join(map(as_text, execution.logs.stderr))), soft_wrap=True)
@@ -49,12 +62,21 @@ def render_execution(
         errors.print(render_error(execution.error), soft_wrap=True)
 
 
-def render_result(result: Result, saved: Sequence[str] = (), *, width: int = 80) -> Iterator[RenderableType]:
-    """Yield what of a result a terminal can show: text, a small picture of a chart, what there is beside it.
+def pictures_on(console: Console) -> Pictures | None:
+    """Return how charts are drawn on a console; ``None`` where they are told in words: a file, a pipe, a dumb terminal."""
+    if not console.is_terminal or console.is_dumb_terminal or not console.encoding.startswith("utf"):
+        return None
+    return Pictures(console.width, colour=not console.no_color and console.color_system is not None)
 
-    ``saved`` are the paths the result was saved to; they are named.
+
+def render_result(
+    result: Result, saved: Sequence[str] = (), *, pictures: Pictures | None = _IN_COLOUR
+) -> Iterator[RenderableType]:
+    """Yield what of a result can be shown: text, a small picture of a chart, what there is beside it.
+
+    ``saved`` are the paths the result was saved to; they are named.  Without ``pictures`` a chart is one line.
     """
-    picture = draw_chart(result.chart, min(width, 78))
+    picture = _picture(result, pictures)
     if picture is not None:
         yield picture
     described = _describe_image(result)
@@ -87,6 +109,14 @@ def _shortened(text: str) -> Text:
     half = _LONGEST_TEXT // 2
     note = Text(f"[… {len(text) - 2 * half:,} characters not shown …]", style="dim")
     return Text("\n").join([safe_text(text[:half]), note, safe_text(text[-half:])])
+
+
+def _picture(result: Result, pictures: Pictures | None) -> Text | None:
+    if result.chart is None:
+        return None
+    if pictures is not None:
+        return draw_chart(result.chart, min(pictures.width, 78), colour=pictures.colour)
+    return Text(f"[{caption(result.chart)}]", style="dim")
 
 
 def _describe_image(result: Result) -> str | None:

@@ -1,4 +1,4 @@
-"""Tracebacks: IPython's and Python's own, trimmed to the frames of the code that was run."""
+"""Tracebacks trimmed to the frames of the code that was run: IPython's and Python's own, JavaScript's, Java's."""
 
 import re
 
@@ -10,6 +10,12 @@ _LIBRARY = re.compile(
     r"|\.(?:pyx|pxi|pxd)\b|<frozen |File <(?:__array_function__|string)"
     r"|[/\\](?:IPython|ipykernel|cellfork)[/\\]"
 )
+_STACK_LINE = re.compile(r"\s+at \S")
+_LIBRARY_LINE = re.compile(
+    r"\s+at .*(?:\bnode:internal/|\bnode_modules[/\\]|\bext:)|\s+at (?:java|jdk|javax|sun)\."
+)
+"""Frames as V8 and the JVM write them, a line each, and those of their libraries."""
+
 _ELLIPSIS = "[… {} left out]"
 
 
@@ -18,13 +24,21 @@ def user_frames(traceback: str) -> str:
 
     A traceback without any frame of the user's own is returned as it is.
     """
+    lines = traceback.split("\n")
+    if any(_STACK_LINE.match(line) and not _LIBRARY_LINE.match(line) for line in lines):
+        return _kept([(_LIBRARY_LINE.match(line) is not None, line) for line in lines])
     blocks = _blocks(traceback)
     if not any(is_frame and not _in_library(text) for is_frame, text in blocks):
         return traceback
+    return _kept([(is_frame and _in_library(text), text) for is_frame, text in blocks])
+
+
+def _kept(parts: list[tuple[bool, str]]) -> str:
+    """Put the parts together; notes stand where some are left out (``True``)."""
     kept: list[str] = []
     skipped = 0
-    for is_frame, text in blocks:
-        if is_frame and _in_library(text):
+    for left_out, text in parts:
+        if left_out:
             skipped += 1
             continue
         kept += _note(skipped)
