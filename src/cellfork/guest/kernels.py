@@ -4,6 +4,7 @@ How text and frames keep their order is told in ``wire/PROTOCOL.md``, "Kernel â†
 """
 
 import fcntl
+import json
 import os
 import resource
 import secrets
@@ -11,11 +12,14 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
-from cellfork.guest import linux
+from cellfork.guest import linux, oom
+from cellfork.guest.artifacts import Ledger
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop, Timer
+from cellfork.guest.marks import Mark, Sweep
 from cellfork.guest.outputs import OutputPipe, Piece, TextFlow
 from cellfork.guest.python import kernel as python_kernel
 from cellfork.guest.python.streams import NONCE_SIZE
@@ -26,19 +30,23 @@ from cellfork.wire.messages import check_from_guest
 NAME = "cellfork-python"
 FIRST_PRIVATE_FD = 200
 """Descriptors of the kernel itself are from here on, out of the way of the user's."""
-OUT_OF_MEMORY_SCORE = 500
 READ_SIZE = 256 * 1024
 MAX_TURNS = 64
 AMID_LINE = 0.004
 """Seconds that the beginning of a line waits for its end: ``print`` writes text and newline one after the other."""
 WARM_UP = "warm-up"
 """The execution that a kernel runs before it belongs to anybody."""
+MAX_PROBLEM = 4000
 DRAIN_LIMIT = 4 * 1024 * 1024
 """Bytes of each pipe that are still looked at after the kernel's end."""
-FROM_KERNEL = frozenset({"display", "update", "clear", "input_request", "done", "missed"})
+FROM_KERNEL = frozenset({"display", "update", "clear", "input_request", "done", "missed", "settled"})
+OWN_WORDS = frozenset({"missed", "settled"})
+"""What a kernel says to init alone."""
 
 Header = dict[str, Any]
 Settle = Callable[[socket.socket], None]
+Body = Callable[[Any, socket.socket, bytes, tuple[int, int]], NoReturn]
+"""What a kernel's process runs: it gets the image, its connection, the nonce and the private ends of its pipes."""
 KernelFrame = tuple[int, bytes, bytes, Header]
 """Epoch, header as it came, body, header decoded."""
 
@@ -46,8 +54,9 @@ KernelFrame = tuple[int, bytes, bytes, Header]
 class PythonKernel:
     """A Python kernel, from its fork to its ``kernel_exit``.
 
-    It is started without a context and belongs to a channel once it is claimed.  ``alive`` is ``False``
-    from the moment on at which its end is known, or decided.
+    It is started without a context and belongs to a channel once it is claimed.  Everything that descends
+    from it carries its ``mark`` and ends with it, before the end is told.  One that was forked ahead is ``settled`` once
+    it has its locks and waits for code, which ``on_settled`` is told once, after the warm-up if there is one.
     """
 
     def __init__(
@@ -58,10 +67,18 @@ class PythonKernel:
         connection: socket.socket,
         pipes: tuple[int, int],
         nonce: bytes,
+        mark: Mark,
     ) -> None:
         self.pid = pid
+        self.mark = mark
         self.channel: int | None = None
-        self.alive = True
+        self.settled = False
+        self.problem: str | None = None
+        """What kept it from getting ready, in its own words."""
+        self.on_settled: Callable[[], None] | None = None
+        self.ledger: Ledger | None = None
+        """Where it stands what executions make; without one nothing is told of that."""
+        self._mark_of_made: int | None = None
         self._loop = loop
         self._link = link
         self._connection = connection
@@ -75,9 +92,16 @@ class PythonKernel:
         self._pipes = tuple(OutputPipe(loop, fd, nonce, self._pump) for fd in pipes)
         self._hold: Timer | None = None
         self._after_warm_up: list[tuple[Header, bytes]] = []
+        self._reaped = False
         self._stopped = False
+        self._closed = False
         self._lost = False
         loop.watch(connection.fileno(), self._pump)
+
+    @property
+    def alive(self) -> bool:
+        """``False`` from the moment on at which its end is known, or decided."""
+        return not (self._reaped or self._closed)
 
     @classmethod
     def start(
@@ -89,12 +113,15 @@ class PythonKernel:
         cwd: str,
         envs: Mapping[str, str],
         settle: Settle | None = None,
+        body: Body = python_kernel.run,
     ) -> "PythonKernel":
         """Fork a kernel from ``image`` (what ``guest.python.kernel.prepare`` returned) into ``cwd`` with ``envs`` added.
 
+        ``body`` is what the fork runs: the interpreter, or what drives another language's.
         One that is forked before init has its locks calls ``settle`` with its connection first, to wait for
-        :meth:`settle`.  Raises ``OSError`` where the fork fails.
+        :meth:`settle`.  Raises ``OSError`` where the fork fails, :class:`StartupFailed` where it cannot be marked.
         """
+        mark = Mark.fresh()
         nonce = secrets.token_bytes(NONCE_SIZE)
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
@@ -103,7 +130,9 @@ class PythonKernel:
             os.set_blocking(fd, False)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            pid = os.fork() or _be_kernel(image, theirs, (out_write, err_write), nonce, cwd, envs, settle)
+            pid = os.fork() or _be_kernel(
+                body, image, theirs, (out_write, err_write), nonce, mark, cwd, envs, settle
+            )
         except OSError:
             for end in (ours, theirs):
                 end.close()
@@ -115,7 +144,7 @@ class PythonKernel:
             os.close(out_write)
             os.close(err_write)
         theirs.close()
-        return cls(loop, link, pid, ours, (out_read, err_read), nonce)
+        return cls(loop, link, pid, ours, (out_read, err_read), nonce, mark)
 
     def settle(self, plan: Header, user_ns: int | None) -> None:
         """Tell a kernel that was forked ahead what it is to become, and hand it the user namespace to enter."""
@@ -163,17 +192,26 @@ class PythonKernel:
             self._signal(number)
 
     def stop(self) -> None:
-        """Kill it and forget it, without a word to the host."""
+        """Kill it with all that descends from it, without a word to the host."""
         if not self._stopped:
             self._stopped = True
+            self._forget_made()
             self._signal(signal.SIGKILL)
             self._close()
+            Sweep(self._loop, self.mark, lambda: None).look()
 
     def exited(self, status: int) -> None:
-        """Take note that the process was reaped with a wait status: pass on what is left, then say ``kernel_exit``."""
-        if self._stopped:
+        """Take note that the process was reaped with a wait status.
+
+        When nothing is left that descends from it, what it has written is passed on and ``kernel_exit`` said.
+        """
+        self._reaped = True
+        if not self._stopped:
+            Sweep(self._loop, self.mark, partial(self._swept, status)).look()
+
+    def _swept(self, status: int) -> None:
+        if self._stopped:  # the host has forgotten it meanwhile
             return
-        self._signal_group(signal.SIGKILL)
         execution = self._drain()
         code = os.waitstatus_to_exitcode(status)
         if self.channel is not None:
@@ -195,6 +233,8 @@ class PythonKernel:
         self._pump()
         execution = str(header.get("execution"))
         self._execution = execution
+        if self.ledger is not None:
+            self._mark_of_made = self.ledger.begin()
         limit = header.get("output")
         for flow in self._flows:
             self._forward(flow.begin(execution, limit if isinstance(limit, int) else None))
@@ -225,18 +265,13 @@ class PythonKernel:
         self._loop.unwatch_writable(fd)
 
     def _signal(self, number: int) -> None:
-        if not self._signal_group(number):
-            try:
-                os.kill(self.pid, number)  # it has not come to setsid yet
-            except OSError:
-                return
-
-    def _signal_group(self, number: int) -> bool:
+        """Send a signal to the kernel and its group; the number is another's once the kernel was reaped."""
+        if self._reaped:
+            return
         try:
             os.killpg(self.pid, number)
-        except OSError:
-            return False
-        return True
+        except ProcessLookupError:  # it has not come to setsid yet
+            os.kill(self.pid, number)
 
     # ------------------------------------------------------------------ from the kernel
 
@@ -245,7 +280,7 @@ class PythonKernel:
 
         The pipes are read first: whatever frame precedes the text in them is in the socket by then.
         """
-        if not self.alive:
+        if self._closed:
             return
         for _ in range(MAX_TURNS):
             for pipe in self._pipes:
@@ -260,6 +295,9 @@ class PythonKernel:
 
     def _pass_frame(self, frame: KernelFrame) -> None:
         epoch, text, body, header = frame
+        if header["op"] == "settled":
+            self._note_settled(header.get("problem"))
+            return
         for pipe in self._pipes:
             pipe.read_to(epoch)
         self._pass_text(epoch)
@@ -275,23 +313,53 @@ class PythonKernel:
             return
         if op == "done":
             self._end_text()
+            self._tell_made(header["execution"])
         if header["execution"] == WARM_UP:
             self._end_warm_up(op)
         elif self.channel is not None:
             self._link.forward(text, body, self.channel)
 
+    def _note_settled(self, problem: object) -> None:
+        if isinstance(problem, str):
+            self.problem = problem[:MAX_PROBLEM]
+        self.settled = True
+        if self._execution != WARM_UP:
+            self._tell_settled()
+
+    def _tell_settled(self) -> None:
+        told, self.on_settled = self.on_settled, None
+        if told is not None and self.settled:
+            told()
+
     def _end_warm_up(self, op: str) -> None:
         """When the line is done, take what came meanwhile."""
         if op == "done":
+            self._tell_settled()
             waiting, self._after_warm_up = self._after_warm_up, []
             for header, body in waiting:
                 self.receive(header, body)
+
+    def _forget_made(self) -> None:
+        """Nobody will ask what the execution that runs has made."""
+        mark, self._mark_of_made = self._mark_of_made, None
+        if mark is not None and self.ledger is not None:
+            self.ledger.forget(mark)
 
     def _end_text(self) -> None:
         """Tell what was dropped; text from now on is kept for the next execution."""
         for flow in self._flows:
             self._forward(flow.end())
         self._execution = self._interrupted = None
+
+    def _tell_made(self, execution: str) -> None:
+        """Tell which files the execution that ends now has made or changed, where there are any."""
+        mark, self._mark_of_made = self._mark_of_made, None
+        if mark is None or self.ledger is None or self.channel is None:
+            return
+        made = self.ledger.made_since(mark)
+        if made.artifacts or made.truncated:
+            header = {"op": "artifacts", "execution": execution, "truncated": made.truncated}
+            self._link.send(header, json.dumps(made.artifacts).encode("ascii"), self.channel)
 
     def _pass_text(self, epoch: int | None) -> None:
         """Pass on text that precedes marker ``epoch``, or all there is, by epochs, stdout before stderr."""
@@ -383,10 +451,11 @@ class PythonKernel:
         execution = self._execution
         if execution is not None:
             self._end_text()
+            self._tell_made(execution)
         return execution
 
     def _close(self) -> None:
-        self.alive = False
+        self._closed = True
         if self._hold is not None:
             self._hold.cancel()
         fd = self._connection.fileno()
@@ -407,16 +476,18 @@ def _checked(text: bytes) -> Header:
     header = decode_header(text)
     if header["op"] not in FROM_KERNEL:
         raise ProtocolViolation(f"a kernel does not say {header['op'][:40]!r}")
-    if header["op"] != "missed":
+    if header["op"] not in OWN_WORDS:
         check_from_guest(Frame(1, header))
     return header
 
 
 def _be_kernel(
+    body: Body,
     image: Any,
     connection: socket.socket,
     pipes: tuple[int, int],
     nonce: bytes,
+    mark: Mark,
     cwd: str,
     envs: Mapping[str, str],
     settle: Settle | None,
@@ -427,17 +498,20 @@ def _be_kernel(
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
+        mark.put_on()
         linux.prctl(linux.PR_SET_DUMPABLE, 1)  # unlike init: /proc/self must be the code's own
         private = _arrange_descriptors(connection.detach(), pipes)
-        _volunteer_for_out_of_memory()
+        oom.volunteer(oom.KERNEL)
         os.environ.update(envs)
         os.chdir(cwd)
         os.environ["PWD"] = cwd
         linux.set_name(NAME)
         connection = socket.socket(fileno=private[0])
         if settle is not None:
+            python_kernel.reseed(image)  # while nobody waits for it
             settle(connection)
-        python_kernel.run(image, connection, nonce, (private[1], private[2]))
+            body = partial(python_kernel.run, announced=True)
+        body(image, connection, nonce, (private[1], private[2]))
     finally:
         os._exit(70)
 
@@ -468,17 +542,3 @@ def _own_description(fd: int, base: int) -> int:
     except OSError:
         return fd
     return fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, base)
-
-
-def _volunteer_for_out_of_memory() -> None:
-    """Let the system kill this process before init when memory runs out."""
-    try:
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        os.write(fd, str(OUT_OF_MEMORY_SCORE).encode())
-    except OSError:
-        return
-    finally:
-        os.close(fd)

@@ -19,10 +19,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from cellfork.model.errors import CellforkError, Conflict, PathNotFound, ProtocolViolation, SandboxGone
+from cellfork.model.errors import (
+    CellforkError,
+    Conflict,
+    PathNotFound,
+    ProtocolViolation,
+    SandboxGone,
+    Unsupported,
+)
 from cellfork.model.events import KillReason
+from cellfork.model.languages import KNOWN
 from cellfork.model.specs import SandboxSpec
-from cellfork.runtimes.base import CloseHandler, FrameHandler, RuntimeReport, Usage
+from cellfork.runtimes.base import CloseHandler, FrameHandler, Network, RuntimeReport, Usage
 from cellfork.wire.bundles import encode_bundle
 from cellfork.wire.frames import CHUNK, Frame, encode
 from cellfork.wire.messages import check_from_guest
@@ -116,6 +124,10 @@ class FakeKernel:
         parts, body = encode_bundle(data)
         self.say("update", body, execution=self.execution, parts=parts, metadata={}, display_id=display_id)
 
+    def artifacts(self, entries: object, *, truncated: bool = False) -> None:
+        """Tell which files the execution made."""
+        self.say("artifacts", json.dumps(entries).encode(), execution=self.execution, truncated=truncated)
+
     def done(self, status: str = "ok", name: str | None = None, value: str = "", traceback: str = "") -> None:
         """End the execution."""
         parts, body = encode_bundle({"value": value, "traceback": traceback}) if name else ([], b"")
@@ -202,6 +214,7 @@ class FakeGuest:
     def __init__(self, spec: SandboxSpec, run: KernelScript = echo) -> None:
         self.isolation = "fake"
         self.info: Mapping[str, Any] = {"pid": 1}
+        self.network: Network | None = None
         self.spec = spec
         self.sent: list[Frame] = []
         self.script: dict[str, Script] = {}
@@ -313,6 +326,8 @@ def _succeed(guest: FakeGuest, header: Header, body: bytes) -> Header:
 
 
 def _start_context(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    if header["language"] not in KNOWN:
+        raise Unsupported(f"no kernel for the language {header['language'][:80]!r} in this template")
     guest.kernels[header["context"]] = FakeKernel(guest, header["context"])
     return {}
 
@@ -430,6 +445,7 @@ def _entry(guest: FakeGuest, path: str) -> Header:
 OPERATIONS: dict[str, Script] = {
     "context.start": _start_context,
     "context.stop": _stop_context,
+    "languages": lambda _guest, _header, _body: {"ready": sorted(KNOWN)},
     "interrupt": _interrupt,
     "terminate": _terminate,
     "process.start": _start_process,
@@ -459,7 +475,7 @@ class FakeRuntime:
         self.on_start = on_start
         self.closed = False
 
-    async def probe(self) -> RuntimeReport:
+    async def probe(self, *, fresh: bool = False) -> RuntimeReport:
         """Be available."""
         return RuntimeReport(self.name, available=True)
 

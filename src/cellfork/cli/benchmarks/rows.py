@@ -149,6 +149,22 @@ async def _create(
     return Row(name, what, "ms", mine, goal, theirs, f"{NAME}: start → ready + the same imports")
 
 
+async def posture(config: Config) -> Row:
+    """The host's look at a new sandbox: how long nothing else happens."""
+
+    async def ours() -> float:
+        await asyncio.sleep(PAUSE)
+        sandbox = await AsyncSandbox.create(timeout=None)
+        try:
+            info = await sandbox.get_info()
+            return float(info.features["posture_seconds"]) * 1000
+        finally:
+            await sandbox.kill()
+
+    mine, _ = await interleaved(ours, None, config.samples, warmup=3)
+    return Row("posture", "the host's look at a new sandbox, part of every create", "ms", mine, Goal(2))
+
+
 async def execute(config: Config) -> Row:
     """``1 + 1`` in a context that is there already."""
     async with live(config) as (sandbox, kernel):
@@ -359,6 +375,7 @@ ROWS: dict[str, Callable[[Config], Awaitable[Row]]] = {
     "create": create,
     "create_cold": create_cold,
     "pool": create_pooled,
+    "posture": posture,
     "execute": execute,
     "first_line": first_line,
     "memory": memory,

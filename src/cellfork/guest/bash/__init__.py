@@ -1,0 +1,1 @@
+"""The bash kernel: one shell for each context, driven by a small process that speaks to init."""

@@ -1,0 +1,1 @@
+"""The Go kernel: an interpreter of Go for each context, driven by a small process that speaks to init."""
