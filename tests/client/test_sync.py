@@ -109,6 +109,8 @@ def test_contexts(sandbox: Sandbox):
         sandbox.run_code("1", context=5)  # type: ignore[arg-type]
     with pytest.raises(Unsupported):
         sandbox.run_code("1", language="cobol")
+    assert sandbox.list_code_contexts() == [], "no context of a language that is not there"
+    assert {"python", "bash"} <= {*sandbox.list_languages()}
 
 
 def test_interrupt_from_another_thread(sandbox: Sandbox):
@@ -154,6 +156,15 @@ def test_info_and_metrics(embedded: Embedded):
     assert (metrics.cpu_count, metrics.mem_total, metrics.mem_used) == (0.5, 256 * 2**20, 1000)
     sandbox.set_timeout(None)
     assert sandbox.get_info().end_at is None
+
+
+def test_the_tenant_is_told_outside(embedded: Embedded):
+    """Whom a sandbox belongs to reaches the runtime and ``info``; who names nobody is the embedder itself."""
+    sandbox = embedded.create(tenant="key 7")
+    assert embedded.guest.spec.tenant == sandbox.info.tenant == "key 7"
+    assert embedded.create().get_info().tenant == embedded.create(tenant=None).info.tenant == ""
+    with pytest.raises(InvalidRequest, match="tenant"):
+        embedded.create(tenant="two\nlines")
 
 
 def test_limits_default_to_the_templates(embedded: Embedded):

@@ -334,9 +334,9 @@ async def test_malformed_requests_are_typed_errors(stage: Stage, request_, error
 
 
 async def test_language_and_context_errors(stage: Stage):
-    """Unknown languages name the known ones; unknown contexts are not found; both at once are refused."""
-    with pytest.raises(Unsupported, match="known: python"):
-        stage.sandbox.start(None, ExecuteRequest("1"), language="cobol")
+    """What is no language's name is refused, naming the known ones; so are unknown contexts, and both at once."""
+    with pytest.raises(Unsupported, match="known: bash, go, java"):
+        stage.sandbox.start(None, ExecuteRequest("1"), language="not a language")
     with pytest.raises(NotFound):
         stage.sandbox.start("nope", ExecuteRequest("1"))
     context = await stage.sandbox.contexts.create()

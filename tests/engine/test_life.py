@@ -17,7 +17,7 @@ from cellfork.model.errors import (
     UnavailableError,
     Unsupported,
 )
-from cellfork.model.limits import NetworkPolicy
+from cellfork.model.network import NetworkPolicy
 from cellfork.model.specs import ExecSpec, ExecuteRequest, SandboxSpec
 from cellfork.runtimes.base import Usage
 from cellfork.testing.fakes import FakeClock, FakeRuntime, settle
@@ -153,7 +153,6 @@ async def test_closed_engine_refuses(stage: Stage):
     ("fields", "error"),
     [
         ({"isolation": "hope"}, InvalidRequest),
-        ({"network": NetworkPolicy("public")}, Unsupported),
         ({"envs": {"A": 1}}, InvalidRequest),
         ({"timeout": -1}, InvalidRequest),
     ],
@@ -164,6 +163,14 @@ async def test_bad_specs_start_nothing(stage: Stage, fields, error):
     with pytest.raises(error):
         await stage.engine.create(SandboxSpec(**{"isolation": "fake", **fields}))
     assert len(stage.runtime.guests) == 1
+
+
+async def test_a_policy_that_a_runtime_does_not_apply_ends_the_start(stage: Stage):
+    """A runtime that gives no way out is not believed to enforce one: the guest is killed, and nothing listed."""
+    with pytest.raises(Unsupported, match="network policy"):
+        await stage.engine.create(SandboxSpec(isolation="fake", network=NetworkPolicy("public")))
+    assert stage.runtime.guests[-1].killed == ["owner"]
+    assert stage.engine.list() == [stage.sandbox]
 
 
 async def test_start_errors_pass_through():
@@ -183,3 +190,13 @@ async def test_usage_is_the_guests(stage: Stage):
     """Use is what the host measures."""
     stage.guest.measured = Usage(memory=5)
     assert stage.sandbox.usage().memory == 5
+
+
+async def test_a_tenant_is_named_by_printable_text(stage: Stage):
+    """The name reaches the runtime with the request; what is no name, or too long, is refused before anything starts."""
+    sandbox = await stage.engine.create(SandboxSpec(isolation="fake", tenant="Zoë & Söhne, key 7"))
+    assert sandbox.spec.tenant == "Zoë & Söhne, key 7"
+    wrong: Any
+    for wrong in ("line\nbreak", "NUL\0", "\ud800", "x" * 257, None, 7, b"bytes"):
+        with pytest.raises(InvalidRequest, match="tenant"):
+            await stage.engine.create(SandboxSpec(isolation="fake", tenant=wrong))

@@ -697,6 +697,30 @@ def test_move_refuses(disk, home):
     assert disk.names(depth=9) == sorted([*TREE, "into"])
 
 
+def test_remove_has_an_end(disk, home, monkeypatch):
+    """Where a tree cannot be emptied in time, because somebody fills it, the removal is given up with a typed error."""
+    make_tree(home)
+    monkeypatch.setattr(trees, "PATIENCE", -1.0)
+    with pytest.raises(Conflict):
+        disk.call("file.remove", path="b", recursive=True)
+    monkeypatch.undo()
+    disk.call("file.remove", path="b", recursive=True)
+    assert not (home / "b").exists()
+
+
+def test_move_across_copies_files_only(disk, home, other_mount, monkeypatch):
+    """What was a file when it was looked at and is a pipe when it is opened is not read from."""
+    (home / "file").write_text("x")
+    os.mkfifo(home / "pipe")
+    before, real, file = sorted(other_mount.iterdir()), os.lstat, os.lstat(home / "file")
+    monkeypatch.setattr(os, "lstat", lambda path: file if path.endswith(b"pipe") else real(path))
+    with pytest.raises(NotAFile):
+        disk.call("file.move", source="pipe", destination=str(other_mount / "pipe"))
+    monkeypatch.undo()
+    assert (home / "pipe").is_fifo()
+    assert sorted(other_mount.iterdir()) == before
+
+
 def test_move_onto_itself(disk, home):
     """Moving something to where it is changes nothing."""
     make_tree(home)

@@ -1,9 +1,11 @@
 """Init's handle on a kernel: its life, its queue, its end.  What it passes on is tested in ``python/``."""
 
-import os
+import resource
+import subprocess
 import time
 from pathlib import Path
 
+from cellfork.guest import oom
 from cellfork.wire.frames import encode
 from tests.guest.python.harness import KiB, MiB, Server, Session, server, session, session_on
 
@@ -24,7 +26,7 @@ print(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD), signal
     lines = session.run(code).ok().stdout.splitlines()
     assert lines[0] == "True"
     assert lines[1] == "/dev/null pipe socket 3"
-    assert int(lines[2]) >= 500 or os.geteuid() != 0
+    assert int(lines[2]) >= oom.KERNEL
     assert lines[3] == "0 0 set()"
 
 
@@ -93,6 +95,39 @@ def test_terminate(session: Session):
     session.send("1")
     session.connection.sendall(encode({"op": "churn", "count": 1}))
     assert session.next().header["op"] == "churned"
+
+
+def test_what_it_started_ends_with_it(session: Session):
+    """A daemon in a session of its own, whose parent has ended, is gone when the kernel's end is told; others are not."""
+    other = subprocess.Popen(["sleep", "100"], preexec_fn=lambda: lower_limits(1 << 20))
+    code = """
+import os, time
+r, w = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(w, str(os.getpid()).encode())
+        os.closerange(0, 1024)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+print(os.read(r, 100).decode())
+"""
+    try:
+        pid = int(session.run(code).ok().stdout)
+        assert is_alive(pid)
+        session.send("import os; os._exit(1)")
+        assert session.collect().end["op"] == "kernel_exit"
+        assert not is_alive(pid)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def lower_limits(most: int) -> None:
+    for number in (10, resource.RLIMIT_RSS):
+        resource.setrlimit(number, (most, most))
 
 
 def is_alive(pid: int) -> bool:

@@ -201,7 +201,10 @@ def test_as_json(stream, end):
     """Every execution is one valid JSON object with E2B's keys and ours."""
     execution = fold([*stream, *([end] if end else [])])
     value = json.loads(execution.to_json())
-    assert set(value) == {"results", "logs", "error", "execution_count", "status", "accounting", "isolation"}
+    assert set(value) == {
+        "results", "logs", "error", "execution_count", "status", "artifacts", "artifacts_truncated", "accounting",
+        "isolation",
+    }  # fmt: skip
     assert value["logs"] == {"stdout": execution.logs.stdout, "stderr": execution.logs.stderr}
     assert len(value["results"]) == len(execution.results)
     assert value["error"] == (execution.error.to_dict() if execution.error else None)
@@ -209,10 +212,17 @@ def test_as_json(stream, end):
 
 
 def test_nan_as_json():
-    """NaN in a result is ``null`` in JSON."""
+    """NaN in a result is ``null`` in JSON, and where it was is told."""
     execution = Execution(results=[Result(json=float("nan"), data={"a": [float("inf")]})])
     value = json.loads(execution.to_json())
-    assert value["results"] == [{"json": None, "data": {"a": [None]}, "is_main_result": False}]
+    assert value["results"] == [
+        {
+            "json": None,
+            "data": {"a": [None]},
+            "is_main_result": False,
+            "non_finite": {"/json": "NaN", "/data/a/0": "Infinity"},
+        }
+    ]
 
 
 def test_str():

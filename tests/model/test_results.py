@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cellfork.model.charts import BarChart, Chart
 from cellfork.model.results import (
     CHART_MIME,
     DATA_MIME,
     FIELD_OF_MIME,
+    MAX_NON_FINITE,
     ExecutionError,
     Logs,
     OutputMessage,
     Result,
     json_safe,
+    non_finite,
 )
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -47,7 +50,8 @@ def test_every_mime_type_has_its_attribute():
     bundle["application/x-mine"] = "mine"
     result = Result.from_bundle(bundle, is_main_result=True, metadata={"m": 1}, display_id="d")
     assert result.png == base64.b64encode(PNG).decode()
-    assert (result.json, result.data, result.chart) == ([1], {"a": [1]}, {"type": "bar"})
+    assert (result.json, result.data) == ([1], {"a": [1]})
+    assert isinstance(result.chart, BarChart) and result.chart.to_dict() == {"type": "bar"}
     assert result.extra == {"application/x-mine": "mine"}
     assert result.formats() == [*FIELD_OF_MIME.values(), "application/x-mine"]
     for mime, name in FIELD_OF_MIME.items():
@@ -60,11 +64,12 @@ def test_every_mime_type_has_its_attribute():
 
 
 def test_what_is_absent():
-    """Formats that are not there are ``None`` as attributes, and a ``KeyError`` as items."""
+    """Formats that are not there are ``None``, as attributes and as items; a type that is not there is a ``KeyError``."""
     result = Result.from_bundle({"text/plain": "1"})
     assert result.html is None
     assert result.formats() == ["text"]
-    for name in ("html", "text/html", "nothing", "is_main_result"):
+    assert (result["html"], result["extra"], result["is_main_result"]) == (None, {}, False)
+    for name in ("text/html", "nothing"):
         with pytest.raises(KeyError):
             result[name]
     assert Result.from_bundle({}).formats() == []
@@ -80,12 +85,12 @@ def test_jupyter_can_show_it():
 
 @given(BUNDLES)
 def test_attributes_have_their_types(bundle):
-    """Whatever a bundle holds, text is text, images are text, ``data`` and ``chart`` are objects."""
+    """Whatever a bundle holds, text is text, images are text, ``data`` is an object, ``chart`` a chart."""
     result = Result.from_bundle(bundle)
     for name in ("text", "html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "javascript"):
         assert isinstance(getattr(result, name), str | None)
     assert isinstance(result.data, dict | None)
-    assert isinstance(result.chart, dict | None)
+    assert isinstance(result.chart, Chart | None)
     assert isinstance(str(result), str)
     assert set(result.formats()) <= {*FIELD_OF_MIME.values(), *result.extra}
 
@@ -96,7 +101,7 @@ def test_results_as_json(bundle, main):
     result = Result.from_bundle(bundle, is_main_result=main)
     value = strict_json(result.to_json())
     assert value["is_main_result"] is main
-    assert set(value) - {"extra", "is_main_result"} == set(result.formats()) - set(result.extra)
+    assert set(value) - {"extra", "is_main_result", "non_finite"} == set(result.formats()) - set(result.extra)
     assert set(value.get("extra", {})) == set(result.extra)
 
 
@@ -112,7 +117,7 @@ def test_bytes_where_text_belongs():
 def test_str():
     """A result reads as its text, or as the list of its formats."""
     assert str(Result(text="1")) == "Result(1)"
-    assert str(Result(html="x")) == "Result(formats=['html'])"
+    assert str(Result(html="x")) == "Result(Formats: html)"
 
 
 def test_logs_errors_messages():
@@ -143,3 +148,37 @@ def test_json_safe(value):
 def test_json_safe_keys_and_tuples():
     """Keys become text and tuples lists, as in JSON."""
     assert json_safe({1: (1, math.inf)}) == {"1": [1, None]}
+
+
+def put_back(value: Any, places: dict[str, str]) -> Any:
+    """Return ``value`` with what JSON could not hold in its places again."""
+    words = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+    for pointer, word in places.items():
+        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+        at = value
+        for part in way:
+            at = at[int(part) if isinstance(at, list) else part]
+        at[int(last) if isinstance(at, list) else last] = words[word]
+    return value
+
+
+@given(JSON)
+def test_nothing_of_numbers_is_lost(value: Any):
+    """From a result's JSON every NaN and every infinity can be put back where it was."""
+    parsed = strict_json(Result(json=value, text="x").to_json())
+    places = parsed.pop("non_finite", {})
+    assert repr(put_back(parsed, places).get("json")) == repr(value)
+
+
+def test_most_places_are_bounded():
+    """Of very many such numbers the places of the first are told."""
+    places = non_finite([math.nan] * (MAX_NON_FINITE + 1))
+    assert len(places) == MAX_NON_FINITE
+    assert list(places)[:2] == ["/0", "/1"]
+
+
+def test_metadata_as_json():
+    """What goes with a result is in its JSON where there is any: the true shape of a frame that was cut, for one."""
+    assert Result(text="x").to_dict() == {"text": "x", "is_main_result": False}
+    value = json.loads(Result(text="x", metadata={DATA_MIME: {"rows": 10**6}}).to_json())
+    assert value["metadata"] == {DATA_MIME: {"rows": 10**6}}

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 
 from cellfork.model.errors import InvalidRequest, LimitExceeded
 
+MAX_TENANT = 256
+"""Characters of the name of a tenant."""
+
 
 def encoded(text: str, what: str, limit: int) -> bytes:
     """Return ``text`` as UTF-8.
@@ -56,6 +59,18 @@ def check_text(text: str, what: str, limit: int = 4096) -> str:
     return text
 
 
+def check_tenant(tenant: str) -> str:
+    """Return the name of a trust domain: at most 256 printable characters; ``""`` is the embedder's own.
+
+    Raises :class:`InvalidRequest` for anything else.
+    """
+    if not isinstance(tenant, str) or len(tenant) > MAX_TENANT or not tenant.isprintable():
+        raise InvalidRequest(
+            f"a tenant is named by at most {MAX_TENANT} printable characters, not by {str(tenant)[:80]!r}"
+        )
+    return tenant
+
+
 def check_seconds(seconds: float | None, what: str = "timeout") -> float | None:
     """Return a duration greater than zero, or ``None`` for no bound (0 means that too, as in E2B)."""
     if seconds is None or (seconds == 0 and not isinstance(seconds, bool)):
@@ -67,7 +82,8 @@ def check_seconds(seconds: float | None, what: str = "timeout") -> float | None:
 
 def _check_env(name: object, value: object) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
-        raise InvalidRequest(f"an environment variable is a text by name, not {name!r}: {value!r}"[:300])
+        kinds = f"{type(name).__name__}: {type(value).__name__}"  # no value: it may be a secret
+        raise InvalidRequest(f"an environment variable is a text by name, not {kinds}")
     if not name or "=" in name or "\0" in name:
         raise InvalidRequest(f"{name[:80]!r} cannot be the name of an environment variable")
     if "\0" in value:

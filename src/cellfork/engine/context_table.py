@@ -2,10 +2,10 @@
 
 from cellfork.engine.checks import check_envs, check_text
 from cellfork.engine.contexts import Context, Host
-from cellfork.engine.languages import language_of
+from cellfork.engine.languages import DEFAULT_LANGUAGE, language_of
 from cellfork.engine.requests import ErrorFactory
 from cellfork.model import events
-from cellfork.model.errors import NotFound
+from cellfork.model.errors import NotFound, Unsupported
 from cellfork.model.specs import ContextSpec
 
 
@@ -49,6 +49,22 @@ class Contexts:
         if context is None:
             context = self._defaults[name] = self._add(ContextSpec(language=name))
         return context
+
+    async def prepare(self, language: str | None) -> None:
+        """Have the default context of a language and wait for its kernel; Python's needs no wait.
+
+        Raises :class:`Unsupported` where the template does not have the language (no context stays behind then) and
+        :class:`StartupFailed`.
+        """
+        if language_of(language) == DEFAULT_LANGUAGE:
+            return
+        context = self.default(language)
+        try:
+            await context.start()
+        except Unsupported:
+            if context.id in self._contexts:
+                self.remove(context.id)
+            raise
 
     async def restart(self, id: str) -> Context:
         """Replace a context's kernel; the id stays, the state is lost.  What runs or waits is ``Killed``."""

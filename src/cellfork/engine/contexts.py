@@ -239,7 +239,7 @@ class Context:
             self.guest.send(header, execution.code, kernel.channel)
         except CellforkError:
             return  # the sandbox has ended; the close that follows ends the execution
-        execution.begin(kernel.next_count)
+        execution.begin(kernel.next_count, kernel.started)
 
     def _start_kernel(self) -> Kernel:
         """Ask for a kernel.  Code may be sent at once: init takes one frame after the other."""

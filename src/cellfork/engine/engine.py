@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Mapping
 
 from cellfork.engine.background import Background
-from cellfork.engine.checks import check_envs, check_seconds
+from cellfork.engine.checks import check_envs, check_seconds, check_tenant
+from cellfork.engine.languages import with_languages
 from cellfork.engine.sandbox import Sandbox
 from cellfork.engine.settings import Settings
-from cellfork.model.errors import Conflict, InvalidRequest, NotFound, Unsupported
+from cellfork.model.errors import Conflict, InvalidRequest, NotFound, StartupFailed, Unsupported
 from cellfork.model.ids import new_sandbox_id
 from cellfork.model.specs import SandboxSpec
 from cellfork.runtimes.base import Runtime
@@ -33,12 +34,21 @@ class Engine:
         Raises :class:`InvalidRequest`, :class:`Unsupported` (network), :class:`IsolationUnavailable`,
         :class:`StartupFailed`.
         """
-        spec = spec or SandboxSpec()
+        spec = with_languages(spec or SandboxSpec())
         runtime = self._runtime(spec)
-        guest = await runtime.start(spec)
+        try:
+            guest = await runtime.start(spec)
+        except (OSError, RuntimeError, MemoryError) as error:
+            # No descriptor, thread, process or memory was left here.
+            raise StartupFailed(f"a sandbox could not be started: {type(error).__name__}: {error}") from error
         if self._closed:
             await guest.kill("owner", "the engine was closed")
             raise Conflict("the engine is closed")
+        if (guest.network is None) != (spec.network.mode == "none"):
+            await guest.kill("owner", "the runtime did not apply the network policy")
+            raise Unsupported(
+                f"isolation {spec.isolation!r} cannot apply the network policy {spec.network.mode!r}"
+            )
         id = new_sandbox_id(self.settings.node_token)
         sandbox = Sandbox(id, spec, guest, self.settings, self._on_end, self._background)
         sandbox.check_running()
@@ -73,13 +83,9 @@ class Engine:
     def _runtime(self, spec: SandboxSpec) -> Runtime:
         if self._closed:
             raise Conflict("the engine is closed")
-        if spec.network.mode != "none":
-            raise Unsupported(
-                f"network {spec.network.mode!r} is not available yet: sandboxes have no network; "
-                "pass files in and out with sandbox.files"
-            )
         check_envs(spec.envs, self.settings.envs)
         check_seconds(spec.timeout)
+        check_tenant(spec.tenant)
         if spec.isolation not in self._runtimes:
             known = ", ".join(sorted(self._runtimes))
             raise InvalidRequest(f"unknown isolation {str(spec.isolation)[:80]!r}; known: {known}")

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Literal, Protocol
 
+from cellfork.engine.artifacts import read_artifacts
 from cellfork.engine.clock import Timer
 from cellfork.engine.recorder import Header, Recorder
 from cellfork.engine.settings import Settings
 from cellfork.engine.stopping import Cause, Stoppable, Stopper
+from cellfork.model.artifacts import Artifact
 from cellfork.model.errors import Conflict, ProtocolViolation
 from cellfork.model.events import (
     Accounting,
@@ -26,7 +28,10 @@ from cellfork.model.execution import Execution
 from cellfork.model.results import ExecutionError
 from cellfork.model.specs import ExecuteRequest
 from cellfork.runtimes.base import Guest, Usage
-from cellfork.wire.bundles import decode_bundle
+from cellfork.wire.bundles import cut_bundle
+
+PATHLESS_BYTES = 512
+"""Roughly the memory of an artifact, its path left aside."""
 
 State = Literal["queued", "running", "ended"]
 EndHandler = Callable[["RunningExecution"], object]
@@ -56,6 +61,7 @@ class RunningExecution:
 
     __slots__ = (
         "__weakref__",
+        "_artifacts",
         "_asked",
         "_before",
         "_count",
@@ -95,6 +101,7 @@ class RunningExecution:
         self._stopper: Stopper | None = None
         self._timer: Timer | None = None
         self._asked = False
+        self._artifacts: tuple[tuple[Artifact, ...], bool] | None = None
         self._count: int | None = None
         self._started = 0.0
         self._before = Usage()
@@ -145,20 +152,26 @@ class RunningExecution:
     @property
     def kept_bytes(self) -> int:
         """Roughly the memory that the output takes."""
-        return self._recorder.kept_bytes
+        artifacts = self._artifacts[0] if self._artifacts else ()
+        return self._recorder.kept_bytes + sum(PATHLESS_BYTES + 4 * len(made.path) for made in artifacts)
 
     # ------------------------------------------------------------------------------- for the context
 
-    def begin(self, count: int) -> None:
-        """Note that the code was just handed over as number ``count`` of the history."""
+    def begin(self, count: int, ready: asyncio.Future[Any] | None = None) -> None:
+        """Note that the code was just handed over as number ``count`` of the history.
+
+        Its time runs from when the kernel is ``ready`` (default: now).
+        """
         settings, guest = self._owner.settings, self._owner.guest
         self.state = "running"
         self.code = b""
         self._count = count
         self._started = settings.clock.monotonic()
         self._recorder.started(count)
-        if self.timeout is not None:
-            self._timer = settings.clock.later(self.timeout, partial(self._stop, "timeout"))
+        if ready is None or ready.done():
+            self._start_timer()
+        else:
+            ready.add_done_callback(self._start_timer)
         guest.reset_peak()
         self._before = guest.usage()
 
@@ -178,6 +191,8 @@ class RunningExecution:
                 recorder.clear(header)
             case "input_request":
                 return self._on_input_request(header)
+            case "artifacts":
+                return self._on_artifacts(header, body)
             case _:
                 return False
         return True
@@ -226,12 +241,24 @@ class RunningExecution:
         self._recorder.finish_text()
         accounting = self._accounting()
         self.state = "ended"
-        self._recorder.finish(kind, *values, execution_count=self._count, accounting=accounting)
+        artifacts, truncated = self._artifacts or ((), False)
+        self._recorder.finish(
+            kind,
+            *values,
+            execution_count=self._count,
+            accounting=accounting,
+            artifacts=artifacts,
+            artifacts_truncated=truncated,
+        )
         handlers, self._handlers = self._handlers, []
         for handler in handlers:
             handler(self)
 
     # -------------------------------------------------------------------------------------- details
+
+    def _start_timer(self, _ready: object = None) -> None:
+        if self.timeout is not None and not self.ended:
+            self._timer = self._owner.settings.clock.later(self.timeout, partial(self._stop, "timeout"))
 
     def _stop(self, cause: Cause) -> None:
         if self.ended or self._stopper is not None:
@@ -259,6 +286,12 @@ class RunningExecution:
         self._recorder.input_request(header)
         return True
 
+    def _on_artifacts(self, header: Header, body: bytes) -> bool:
+        if self._artifacts is not None:
+            return False
+        self._artifacts = read_artifacts(body), header["truncated"]
+        return True
+
     def _cancel_timers(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -266,8 +299,9 @@ class RunningExecution:
             self._stopper.cancel()
 
     def _accounting(self) -> Accounting:
+        posture = self._owner.guest.info.get("posture")
         if self.state == "queued":
-            return Accounting()
+            return Accounting(posture=posture)
         before, now = self._before, self._owner.guest.usage()
         return Accounting(
             wall_time=self._owner.settings.clock.monotonic() - self._started,
@@ -275,6 +309,7 @@ class RunningExecution:
             peak_memory=now.peak_memory,
             output_bytes=self._recorder.produced,
             truncated=self._recorder.truncated,
+            posture=posture,
         )
 
 
@@ -288,10 +323,11 @@ async def run_to_end(running: RunningExecution) -> Execution:
 
 
 def _error_of(header: Header, body: bytes) -> ExecutionError:
-    parts = decode_bundle(header["parts"], body)
-    value, traceback = parts.get("value", ""), parts.get("traceback", "")
-    if not isinstance(value, str) or not isinstance(traceback, str):
+    parts = cut_bundle(header["parts"], body)
+    if any(part.kind != "s" for part in parts):
         raise ProtocolViolation("the parts of an error are not text")
+    texts = {part.mime: part.read() for part in parts}
+    value, traceback = texts.get("value", ""), texts.get("traceback", "")
     return ExecutionError(header["name"] or "Exception", value, traceback)
 
 

@@ -1,6 +1,5 @@
 """Files of one sandbox.  Every operation is carried out inside it, by init: no path leads out."""
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -18,7 +17,9 @@ from cellfork.model.errors import (
 )
 from cellfork.model.events import KillReason
 from cellfork.model.limits import MiB
-from cellfork.wire.frames import CHUNK
+from cellfork.wire.frames import CHUNK, MAX_HEADER
+from cellfork.wire.messages import MAX_INT
+from cellfork.wire.values import parse
 
 WINDOW = 4 * MiB
 """Bytes of a streamed file that are on their way at the same time."""
@@ -122,9 +123,11 @@ class Files:
             raise InvalidRequest("depth is a whole number of at least 1")
         chunks, reply = await self._chunks("file.list", MAX_LISTING, path=path, depth=depth)
         try:
-            entries = [_entry(json.loads(line)) for line in b"".join(chunks).splitlines()]
+            entries = [_entry(_parse_line(line)) for line in b"".join(chunks).splitlines()]
         except (ValueError, RecursionError):
             raise self._violation("a listing that is not JSON lines") from None
+        except ProtocolViolation as error:
+            raise self._violation(str(error)) from None
         return Listing(entries, truncated=reply.get("truncated") is True)
 
     async def stat(self, path: str) -> EntryInfo:
@@ -169,7 +172,8 @@ class Files:
             room -= len(chunk)
             if room < 0:
                 raise ProtocolViolation("more bytes than were asked for")
-            chunks.append(chunk)
+            if chunk:
+                chunks.append(chunk)
 
         reply = await self._host.requests.send(op, on_chunk=take, **fields)
         return chunks, reply
@@ -187,6 +191,12 @@ class Listing:
     truncated: bool
 
 
+def _parse_line(line: bytes) -> Any:
+    if len(line) > MAX_HEADER:
+        raise ValueError("too long")
+    return parse(line.decode("utf-8"))
+
+
 def _entry(value: Any) -> EntryInfo:
     """Check what init says of a file; anything else is a :class:`ProtocolViolation`."""
     match value:
@@ -201,6 +211,8 @@ def _entry(value: Any) -> EntryInfo:
             "mtime": int(mtime),
             "target": str() | None as target,
         }:
+            if any(type(number) is not int or abs(number) > MAX_INT for number in (size, mode, mtime)):
+                raise ProtocolViolation("an entry of a file has a number that cannot be")
             lossy = value.get("lossy") is True
             type_ = cast("FileType", kind)
             return EntryInfo(name, path, type_, size, mode & 0o7777, owner, group, mtime, target, lossy)

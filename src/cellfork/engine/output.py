@@ -32,6 +32,7 @@ class TextStream:
     def feed(self, data: bytes, dropped: int = 0) -> str:
         """Return the text of the next piece; ``dropped`` bytes before it did not arrive."""
         text = self._note_dropped(dropped) if dropped > 0 else ""
+        self._room = max(0, self._room - len(text))
         size = len(data)
         self.produced += size
         if size <= self._room:
@@ -54,6 +55,9 @@ class TextStream:
         count = min(dropped, 2**63)
         self.truncated = True
         self.produced += count
+        if not self._room:
+            self._beyond += count
+            return ""
         return self._decode(b"", final=True) + dropped_marker(count, self.name)
 
 

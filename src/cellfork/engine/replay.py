@@ -1,15 +1,19 @@
 """The log of an execution's events: late subscribers get everything that still matters, then follow.
 
 The log is bounded because what goes in is (see :mod:`cellfork.engine.recorder`), and because what a later event makes
-void is forgotten: output before a clear, and contents of a display before its newest update.
+void is forgotten: output before a clear, and contents of a display before its newest update.  Of questions
+the newest are kept.
 """
 
 import asyncio
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from operator import attrgetter
 
 from cellfork.model import events
+
+MAX_QUESTIONS = 100
 
 _seq = attrgetter("seq")
 
@@ -41,12 +45,13 @@ class Changes:
 class EventLog:
     """Events in the order of ``seq``.  Reads and writes belong to one event loop."""
 
-    __slots__ = ("_changes", "_clear_pending", "_items", "_updates", "closed")
+    __slots__ = ("_changes", "_clear_pending", "_items", "_questions", "_updates", "closed")
 
     def __init__(self) -> None:
         self._items: list[events.Event] = []
         self._updates: dict[str, events.Update] = {}
-        self._clear_pending = False
+        self._questions: deque[events.InputRequest] = deque()
+        self._clear_pending: events.Clear | None = None
         self._changes = Changes()
         self.closed = False
 
@@ -55,6 +60,8 @@ class EventLog:
         kind = type(event)
         if kind is events.Update or kind is events.Clear or self._clear_pending:
             self._compact(event)
+        elif isinstance(event, events.InputRequest):
+            self._keep_question(event)
         self._items.append(event)
         if isinstance(event, events.Terminal):
             self.closed = True
@@ -89,9 +96,9 @@ class EventLog:
         if isinstance(event, events.Clear):
             if not event.wait:
                 self._forget(lambda item: not isinstance(item, events.Started))
-            elif self._clear_pending and isinstance(self._items[-1], events.Clear):
-                self._items.pop()
-            self._clear_pending = event.wait
+            elif self._clear_pending is not None:
+                self._forget_one(self._clear_pending)
+            self._clear_pending = event if event.wait else None
         elif isinstance(event, events.Update):
             previous = self._updates.get(event.display_id)
             if previous is not None:
@@ -100,11 +107,18 @@ class EventLog:
         elif isinstance(event, events.Stdout | events.Stderr | events.Display):
             newest = max(item.seq for item in self._items if isinstance(item, events.Clear))
             self._forget(lambda item: item.seq < newest and not isinstance(item, events.Started))
+        elif isinstance(event, events.InputRequest):
+            self._keep_question(event)
+
+    def _keep_question(self, event: events.InputRequest) -> None:
+        self._questions.append(event)
+        if len(self._questions) > MAX_QUESTIONS:
+            self._forget_one(self._questions.popleft())
 
     def _forget(self, is_void: Callable[[events.Event], bool]) -> None:
         self._items = [item for item in self._items if not is_void(item)]
         self._updates = {item.display_id: item for item in self._items if isinstance(item, events.Update)}
-        self._clear_pending = False
+        self._clear_pending = None
 
     def _forget_one(self, event: events.Event) -> None:
         index = bisect_left(self._items, event.seq, key=_seq)

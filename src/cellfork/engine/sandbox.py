@@ -12,6 +12,7 @@ from cellfork.engine.contexts import Context
 from cellfork.engine.execs import Execs
 from cellfork.engine.executions import RunningExecution, run_to_end
 from cellfork.engine.files import Files
+from cellfork.engine.languages import ready_languages
 from cellfork.engine.recorder import Listener, Recorder
 from cellfork.engine.requests import Requests
 from cellfork.engine.retention import Retained
@@ -165,6 +166,10 @@ class Sandbox:
     def usage(self) -> Usage:
         """Measure what the sandbox uses."""
         return self.guest.usage()
+
+    async def languages(self) -> list[str]:
+        """Return the languages that have a kernel in the sandbox's template."""
+        return ready_languages(await self.requests.send("languages"))
 
     async def kill(
         self, reason: events.KillReason = "request", message: str = "the sandbox was killed"

@@ -12,7 +12,8 @@ from cellfork.engine.values import FilesystemEvent
 from cellfork.model.errors import SandboxGone
 
 MAX_EVENTS = 10_000
-"""Events that wait to be taken; of more, the oldest are lost."""
+MAX_NAMES = 8 * 1024 * 1024
+"""Events that wait to be taken, and characters of their names together; of more, the oldest are lost."""
 
 
 LOST = FilesystemEvent("", "write")
@@ -39,6 +40,7 @@ class Watch:
         self.number = number
         self._watches = watches
         self._events: deque[FilesystemEvent] = deque()
+        self._size = 0
         self._lost = False
         self._stopped = False
         self._changes = Changes()
@@ -48,6 +50,7 @@ class Watch:
         taken = [LOST] if self._lost else []
         taken += self._events
         self._events.clear()
+        self._size = 0
         self._lost = False
         if not taken and not self._stopped:
             self._watches.host.check_running()
@@ -74,10 +77,11 @@ class Watch:
 
     def add(self, event: FilesystemEvent) -> None:
         """Take an event."""
-        if len(self._events) >= MAX_EVENTS:
-            self._events.popleft()
-            self._lost = True
         self._events.append(event)
+        self._size += len(event.name)
+        while len(self._events) > MAX_EVENTS or self._size > MAX_NAMES:
+            self._size -= len(self._events.popleft().name)
+            self._lost = True
         self._changes.tell()
 
     def on_sandbox_end(self) -> None:

@@ -20,6 +20,7 @@
     │     └─ NoSpace
     ├─ UnavailableError           ours or the host's fault; the same request may work elsewhere or later
     │  ├─ IsolationUnavailable      the host lacks something that the requested isolation needs
+    │  │  └─ PostureMismatch          a sandbox was not locked as it should be; it was killed before anything ran
     │  ├─ StartupFailed             a sandbox or a kernel did not start
     │  ├─ SandboxGone               the sandbox ended while it was in use (says why)
     │  └─ ProtocolViolation         the guest broke the wire protocol; its sandbox was killed
@@ -162,6 +163,23 @@ class IsolationUnavailable(UnavailableError):
         self.missing = missing
 
 
+class PostureMismatch(IsolationUnavailable):
+    """A sandbox, seen from the host, was not locked as it should be, and was killed before any code ran in it.
+
+    ``differences`` names each field with what was expected and what was found.
+    """
+
+    code = "posture_mismatch"
+
+    def __init__(self, differences: tuple[str, ...]) -> None:
+        why = "; ".join(differences[:4]) + (
+            f"; and {len(differences) - 4} more" if len(differences) > 4 else ""
+        )
+        fix = "the host lacks a lock or changes what was set; please report it with this message"
+        super().__init__("the sandbox was not locked as it should be", (Missing("posture", why, fix),))
+        self.differences = differences
+
+
 class StartupFailed(UnavailableError):
     """A sandbox or a kernel did not start."""
 
@@ -239,8 +257,18 @@ CODES: Mapping[str, type[CellforkError]] = {error.code: error for error in GUEST
 
 
 def from_code(code: str, message: str) -> CellforkError:
-    """Return the error that a guest's answer stands for; an unknown code is a protocol violation."""
+    """Return the error that a guest's answer stands for; an unknown code is a protocol violation.
+
+    The message ends up in logs and on terminals: what is not printable in it is escaped, line ends as well.
+    """
     error = CODES.get(code)
     if error is None:
         return ProtocolViolation(f"the guest answered with an unknown error code {code[:40]!r}")
-    return error(message)
+    return error(printable(message))
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` on one line, with everything that does not print as an escape such as ``\n`` or ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cellfork.model.artifacts import Artifact
 from cellfork.model.results import ExecutionError
 
 Step = Literal["interrupt", "terminate", "kill"]
@@ -22,7 +23,8 @@ class Accounting:
     """What one execution used, measured by the host.
 
     ``wall_time`` and ``cpu_time`` are seconds, ``peak_memory`` bytes of the whole sandbox (``None``
-    where the host cannot tell), ``output_bytes`` what was produced, kept or not.
+    where the host cannot tell), ``output_bytes`` what was produced, kept or not.  ``posture`` is the hash of the
+    locks that the host saw on the sandbox before anything ran in it (``None``: without isolation).
     """
 
     wall_time: float = 0.0
@@ -30,6 +32,7 @@ class Accounting:
     peak_memory: int | None = None
     output_bytes: int = 0
     truncated: bool = False
+    posture: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +103,15 @@ class InputRequest(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal(Event):
-    """What every last event has."""
+    """What every last event has.
+
+    ``artifacts`` are the files that the code made or changed; ``artifacts_truncated`` says that there may be more.
+    """
 
     execution_count: int | None = None
     accounting: Accounting = field(default_factory=Accounting)
+    artifacts: tuple[Artifact, ...] = ()
+    artifacts_truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from cellfork.model import events
+from cellfork.model.artifacts import Artifact
 from cellfork.model.results import ExecutionError, Logs, Result, json_safe
 
 Status = Literal["running", "ok", "error", "interrupted", "timed_out", "killed", "lost"]
@@ -17,6 +18,8 @@ class Execution:
 
     ``status`` is ``running`` until the terminal event, then ``ok``, ``error``, ``interrupted``,
     ``timed_out``, ``killed`` or ``lost``.  For every status but ``running`` and ``ok`` there is an ``error``.
+    ``artifacts`` are the files that the code made or changed below ``/home/user`` and its context's working
+    directory, as the sandbox tells them; ``artifacts_truncated`` says that there may be more.
     """
 
     results: list[Result] = field(default_factory=list)
@@ -28,6 +31,8 @@ class Execution:
     isolation: str = ""
     id: str = ""
     terminal: events.Terminal | None = None
+    artifacts: list[Artifact] = field(default_factory=list)
+    artifacts_truncated: bool = False
     _clear_pending: bool = False
 
     @property
@@ -83,25 +88,32 @@ class Execution:
     def _finish(self, event: events.Terminal) -> None:
         self.terminal = event
         self.accounting = event.accounting
+        self.artifacts = list(event.artifacts)
+        self.artifacts_truncated = event.artifacts_truncated
         if event.execution_count is not None:
             self.execution_count = event.execution_count
         self.status, self.error = outcome_of(event)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values: results, logs, error, execution_count, accounting, isolation, status."""
+    def to_dict(self, *, finite: bool = False) -> dict[str, Any]:
+        """Return plain values: results, logs, error, execution_count, status, artifacts, accounting, isolation.
+
+        ``finite`` is that of :meth:`Result.to_dict <cellfork.model.results.Result.to_dict>`.
+        """
         return {
-            "results": [result.to_dict() for result in self.results],
+            "results": [result.to_dict(finite=finite) for result in self.results],
             "logs": self.logs.to_dict(),
             "error": self.error.to_dict() if self.error else None,
             "execution_count": self.execution_count,
             "status": self.status,
+            "artifacts": [artifact.to_dict() for artifact in self.artifacts],
+            "artifacts_truncated": self.artifacts_truncated,
             "accounting": asdict(self.accounting),
             "isolation": self.isolation,
         }
 
     def to_json(self) -> str:
-        """Return :meth:`to_dict` as JSON text; NaN and infinities become ``null``."""
-        return json.dumps(json_safe(self.to_dict()))
+        """Return :meth:`to_dict` as JSON text; NaN and infinities become ``null``, and ``non_finite`` tells of them."""
+        return json.dumps(json_safe(self.to_dict(finite=True)))
 
     def to_llm(self, **options: Any) -> Any:
         """Return this execution as text (and images) for a model: see :func:`cellfork.render.llm.to_llm`."""

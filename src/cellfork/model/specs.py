@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cellfork.model.limits import Limits, NetworkPolicy
+from cellfork.model.limits import Limits
+from cellfork.model.network import NetworkPolicy
 
 HOME = "/home/user"
 """Home and first working directory inside a sandbox."""
@@ -16,17 +17,25 @@ class Template:
     ``interpreter`` is the Python that runs the guest (``None``: the one that runs cellfork); its
     environment is visible read-only inside.  ``preload`` names modules that the zygote imports once;
     a name that cannot be imported there is skipped.  ``limits`` are used where a request names none.
+    ``languages`` names those whose kernels are started ahead, so that the first code in one of them does not wait for it:
+    at least one sandbox is kept that has them waiting, with the memory that takes, and what is left of it counts against
+    the sandbox's limits.
     """
 
     name: str = "default"
     interpreter: str | None = None
     preload: tuple[str, ...] = ("numpy", "pandas", "matplotlib.pyplot", "PIL.Image", "e2b_charts")
     limits: Limits = field(default_factory=Limits)
+    languages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """One sandbox to create.  ``timeout`` is its life in seconds (``None``: until it is killed)."""
+    """One sandbox to create.  ``timeout`` is its life in seconds (``None``: until it is killed).
+
+    ``tenant`` names the trust domain: sandboxes of different tenants are never forked from one zygote.
+    It is not told inside.
+    """
 
     template: Template = field(default_factory=Template)
     limits: Limits = field(default_factory=Limits)
@@ -35,6 +44,7 @@ class SandboxSpec:
     metadata: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = 300.0
     isolation: str = "namespaces"
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

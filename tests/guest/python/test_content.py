@@ -1,8 +1,14 @@
 """Bundles are encoded within their bounds, whatever is in them."""
 
+import datetime as dt
+import decimal
+import fractions
 import json
+import pathlib
+import uuid
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,3 +68,24 @@ def test_json_of_itself():
     own.append(own)
     assert json_of(own) is None
     assert json_of([[list(range(100))] * 1000]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (decimal.Decimal("0.10"), "0.10"),
+        (1 + 2j, "(1+2j)"),
+        (dt.timedelta(hours=1), "1:00:00"),
+        (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (pathlib.Path("/a"), "/a"),
+        (fractions.Fraction(1, 2), 0.5),
+        (dt.date(2024, 1, 2), "2024-01-02"),
+        (frozenset({1}), [1]),
+        (b"\xff", "/w=="),
+        ({1: 2}, {"1": 2}),
+    ],
+)
+def test_values_that_json_does_not_know(value: Any, told: Any):
+    """In JSON that code displays, common values that JSON does not know are told as text, numbers or lists."""
+    content = encode_bundle({"application/json": {"v": value}}, {}, 1000)
+    assert decode_bundle(content.parts, content.body) == {"application/json": {"v": told}}

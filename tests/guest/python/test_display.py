@@ -1,10 +1,12 @@
 """Bundles: what a display carries, how it is bounded, updates and clearing."""
 
 import json
+import math
 
 import pytest
 
 from cellfork.model.results import CHART_MIME, DATA_MIME
+from cellfork.wire.bundles import decode_bundle
 from tests.guest.python.harness import KiB, MiB, Session
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -292,3 +294,220 @@ def test_user_formatters_win(session: Session):
     assert session.run("'x'").text == "S"
     session.run("%precision 2")
     assert session.run("3.14159").text == "3.14"
+
+
+FRAMES: dict[str, tuple[str, dict[str, object]]] = {
+    "duplicate columns": ("pd.DataFrame([[1, 2, 3]], columns=['a', 'a', 'a.1'])", {"a": [1], "a.1": [2], "a.1.1": [3]}),
+    "columns that are no text": (
+        "pd.DataFrame([[1, 2, 3]], columns=[1, '1', pd.Timestamp('2024-01-01')])",
+        {"1": [1], "1.1": [2], "2024-01-01 00:00:00": [3]},
+    ),
+    "levels of columns": (
+        "pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([('a', 'b')]))", {"('a', 'b')": [1]},
+    ),
+    "times with zones": (
+        "pd.DataFrame({'t': pd.to_datetime(['2024-01-01T12:00', None]).tz_localize('Europe/Berlin')})",
+        {"t": ["2024-01-01T12:00:00+01:00", None]},
+    ),
+    "spans of time": (
+        "pd.DataFrame({'d': pd.to_timedelta(['90min', None]), 'p': pd.period_range('2024-01', periods=2, freq='M')})",
+        {"d": ["0 days 01:30:00", None], "p": ["2024-01", "2024-02"]},
+    ),
+    "categories": ("pd.DataFrame({'c': pd.Categorical(['x', None, 'x'])})", {"c": ["x", None, "x"]}),
+    "nullable integers": ("pd.DataFrame({'i': pd.array([1, None], dtype='Int64')})", {"i": [1, None]}),
+    "exact numbers": (
+        "import decimal, fractions\npd.DataFrame({'d': [decimal.Decimal('0.10'), fractions.Fraction(1, 3)]})",
+        {"d": ["0.10", "1/3"]},
+    ),
+    "complex, bytes": ("pd.DataFrame({'z': [1 + 2j], 'b': [b'\\xff']})", {"z": ["(1+2j)"], "b": ["b'\\xff'"]}),
+    "numpy scalars": (
+        "import numpy as np\npd.DataFrame({'o': [np.int64(1), np.float32(0.5), np.bool_(True), np.datetime64('2024-01-01')]}, dtype=object)",
+        {"o": [1, 0.5, True, "2024-01-01"]},
+    ),
+    "nested values": (
+        "import numpy as np\npd.DataFrame({'n': [{'k': [np.int64(1), pd.NaT, pd.NA]}, (1, 2), np.arange(3), {3}]})",
+        {"n": [{"k": [1, None, None]}, [1, 2], [0, 1, 2], "{3}"]},
+    ),
+    "frames in frames": (
+        "pd.DataFrame({'f': [pd.DataFrame({'a': [1], 'b': ['x']}), pd.Series([1, 2])]})",
+        {"f": [{"a": [1], "b": ["x"]}, [1, 2]]},
+    ),
+    "large integers": ("pd.DataFrame({'i': [2**64, -2**70]})", {"i": [2**64, -(2**70)]}),
+    "an object whose text raises": (
+        (  # what pandas itself makes of it fails
+            "class E:\n    def __repr__(self): 1/0\n    __str__ = __repr__\n"
+        "import io, contextlib\nf = pd.DataFrame({'o': [1]}, dtype=object)\nf.iloc[0, 0] = E()\n"
+        "display({'text/plain': 'x', 'application/vnd.cellfork.data+json': "
+        "get_ipython().display_formatter.formatters['application/vnd.cellfork.data+json'](f)}, raw=True)"
+        ),
+        {"o": ["<E>"]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "data"), FRAMES.values(), ids=FRAMES)
+def test_data_of_frames(session: Session, code: str, data: dict[str, object]):
+    """Whatever is in a data frame has a JSON value of its own, in a column of its own; nothing is left out silently."""
+    (bundle,) = session.run(f"import pandas as pd\n{code}").ok().displays
+    assert bundle[DATA_MIME] == data
+
+
+def test_infinities_in_frames(session: Session):
+    """NaN and infinities arrive as what they are."""
+    code = "import pandas as pd\npd.DataFrame({'f': [float('nan'), float('inf'), float('-inf')]})"
+    nan, *infinities = (session.run(code).ok().result or {})[DATA_MIME]["f"]
+    assert math.isnan(nan)
+    assert infinities == [float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize(
+    ("code", "index"),
+    [
+        ("pd.DataFrame({'a': [1, 2]}, index=['x', 'y'])", {"names": [None], "values": [["x", "y"]]}),
+        (
+            "pd.DataFrame({'k': [1, 1], 'v': [2, 3]}).groupby('k').sum()",
+            {"names": ["k"], "values": [[1]]},
+        ),
+        (
+            "pd.DataFrame({'a': [1]}, index=pd.MultiIndex.from_tuples([(1, pd.Timestamp('2024-01-01'))], names=['n', 't']))",
+            {"names": ["n", "t"], "values": [[1], ["2024-01-01T00:00:00"]]},
+        ),
+        ("pd.DataFrame({'a': range(5)})[3:]", {"names": [None], "values": [[3, 4]]}),
+        ("pd.DataFrame({'a': range(5000)}, index=[str(i) for i in range(5000)])", {"names": [None]}),
+    ],
+)
+def test_labels_of_rows(session: Session, code: str, index: dict[str, object]):
+    """Labels of rows that are not just numbers from 0 are told in the metadata: their names and, where few, themselves."""
+    ran = session.run(f"import pandas as pd\n{code}").ok()
+    assert ran.frames[0].header["metadata"][DATA_MIME]["index"] == index
+
+
+@pytest.mark.parametrize(
+    ("code", "shape"),
+    [
+        ("pd.DataFrame({'s': ['x' * 1_000_000] * 20})", {"rows": 20, "rows_kept": 8}),
+        ("pd.DataFrame([range(100_003)] * 2)", {"rows": 2, "rows_kept": 1, "columns": 100_003, "columns_kept": 100_000}),
+    ],
+)  # fmt: skip
+def test_frames_that_are_heavy_or_wide(session: Session, code: str, shape: dict[str, int]):
+    """A frame above the bounds arrives in part, and its metadata tell its true shape."""
+    ran = session.run(f"import pandas as pd\n{code}").ok()
+    data = (ran.result or {})[DATA_MIME]
+    assert ran.frames[0].header["metadata"][DATA_MIME] == shape
+    assert len(next(iter(data.values()))) == shape["rows_kept"]
+    assert len(data) == shape.get("columns_kept", 1)
+
+
+OTHER_FRAMES = """
+class Series:
+    def __init__(self, values): self.values = values
+    def head(self, n): return Series(self.values[:n])
+    def slice(self, start, n): return Series(self.values[start:start + n])
+    def to_list(self): return self.values
+    to_pylist = to_list
+class DataFrame:
+    __module__ = 'polars.dataframe.frame'
+    shape = (2, 2)
+    columns = ['a', 'b']
+    def to_series(self, i): return Series([[1, 2], ['x', None]][i])
+class Table:
+    __module__ = 'pyarrow.lib'
+    shape = (2, 2)
+    column_names = ['a', 'a']
+    columns = [1, 2]
+    def column(self, i): return Series([[1, 2], ['x', None]][i])
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "data"),
+    [("DataFrame()", {"a": [1, 2], "b": ["x", None]}), ("Table()", {"a": [1, 2], "a.1": ["x", None]})],
+)
+def test_frames_of_other_libraries(session: Session, code: str, data: dict[str, object]):
+    """Frames of polars and tables of pyarrow have data as well, by what these libraries call it."""
+    assert (session.run(OTHER_FRAMES + code).ok().result or {})[DATA_MIME] == data
+
+
+def test_keys_that_would_be_the_same(session: Session):
+    """A dict whose keys are the same as text has no JSON: one of its values would be lost."""
+    assert "application/json" not in (session.run("{1: 'a', '1': 'b'}").ok().result or {})
+
+
+MIMES = {
+    "text/plain": "t", "text/html": "<b>", "text/markdown": "*", "text/latex": "$x$", "image/svg+xml": "<svg/>",
+    "image/png": PNG, "image/jpeg": b"\xff\xd8\xff\xe0", "image/gif": b"GIF89a", "image/webp": b"RIFFWEBP",
+    "application/pdf": b"%PDF-1.7", "application/json": {"a": [1, None]}, "application/javascript": "x()",
+    "application/vnd.vegalite.v4+json": {"mark": "bar"}, "application/vnd.vegalite.v5+json": {"mark": "bar"},
+    "application/vnd.vegalite.v6+json": {"mark": "bar"}, "application/vnd.plotly.v1+json": {"data": [], "layout": {}},
+    "application/geo+json": {"type": "Point", "coordinates": [1, 2]},
+    "application/vnd.jupyter.widget-view+json": {"model_id": "m", "version_major": 2, "version_minor": 0},
+    "application/vnd.bokehjs_exec.v0+json": "", "audio/wav": b"RIFF", "video/mp4": b"\0\0\0\x18ftyp",
+    "application/x-mine": "mine", "application/x-mine+json": [1], "application/x-bytes": b"\0\xff",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mime", MIMES)
+def test_every_type_arrives_unchanged(session: Session, mime: str):
+    """Content of any type arrives as it was displayed: text as text, JSON as JSON, bytes as bytes, base64 or not."""
+    value = MIMES[mime]
+    encoded = f"__import__('base64').b64encode({value!r}).decode()" if isinstance(value, bytes) else None
+    code = f"from IPython.display import display\ndisplay({{{mime!r}: {value!r}}}, raw=True)"
+    assert session.run(code).ok().displays[0][mime] == value
+    if encoded is not None and mime != "application/x-bytes":
+        code = f"from IPython.display import display\ndisplay({{{mime!r}: {encoded}}}, raw=True)"
+        assert session.run(code).ok().displays[0][mime] == value
+
+
+MAINS: dict[str, tuple[str, list[tuple[str | None, bool]]]] = {
+    "a value": ("1", [("1", True)]),
+    "a semicolon": ("1;", []),
+    "a semicolon in a comment": ("1  # ;", [("1", True)]),
+    "a semicolon in text": ("';'", [("';'", True)]),
+    "an assignment": ("x = 1", []),
+    "None": ("None", []),
+    "a display as the last": ("from IPython.display import display\ndisplay(1)", [("1", False)]),
+    "a display, then a value": ("from IPython.display import display\ndisplay(1)\n2", [("1", False), ("2", True)]),
+    "a display within the value": (
+        "from IPython.display import display\ndef f():\n    display(1)\n    return 2\nf()", [("1", False), ("2", True)],
+    ),
+    "a handle": (
+        "from IPython.display import display\ndisplay(1, display_id='d')", [("1", False), ("<DisplayHandle display_id=d>", True)],
+    ),
+    "a value that displays itself": (
+        "class A:\n    def _ipython_display_(self):\n        from IPython.display import display\n        display('own')\nA()",
+        [("'own'", False)],
+    ),
+    "a display in a repr": (
+        "from IPython.display import display\nclass A:\n    def __repr__(self):\n        display(1)\n        return 'A'\nA()",
+        [("1", False), ("A", True)],
+    ),
+    "the last value": ("1\n2", [("2", True)]),
+    "an awaited value": ("import asyncio\nasync def f(): return 3\nawait f()", [("3", True)]),
+    "a value in a loop": ("for i in range(2):\n    i", []),
+    "a value of a conditional": ("if True:\n    1", []),
+    "displayed by hand": ("import sys\nsys.displayhook(7)", [("7", True)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "shown"), MAINS.values(), ids=MAINS)
+def test_which_result_is_the_main_one(session: Session, code: str, shown: list[tuple[str | None, bool]]):
+    """The main result is the value of the last expression, if it has one and shows it; a display never is."""
+    frames = [f for f in session.run(code).ok().frames if f.header["op"] == "display"]
+    ran = [(decode_bundle(f.header["parts"], f.body).get("text/plain"), f.header["main"]) for f in frames]
+    assert ran == shown
+
+
+def test_earlier_values(session: Session):
+    """``_``, ``Out[n]`` and ``_n`` are main results like any other value."""
+    session.run("41 + 1").ok()
+    assert [session.run(code).ok().text for code in ("_", "Out[1]", "_1", "__")] == ["42"] * 4
+
+
+def test_updates(session: Session):
+    """An update names its display: of this cell, of an earlier one, or one that nobody made."""
+    session.run("from IPython.display import display, update_display\nh = display(1, display_id='d');").ok()
+    ran = session.run("h.update(2); update_display(3, display_id='unknown')").ok()
+    updates = [f for f in ran.frames if f.header["op"] == "update"]
+    assert [(f.header["display_id"], decode_bundle(f.header["parts"], f.body)["text/plain"]) for f in updates] == [
+        ("d", "2"), ("unknown", "3"),
+    ]  # fmt: skip

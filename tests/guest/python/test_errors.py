@@ -67,6 +67,7 @@ def test_chained_and_grouped_exceptions(session: Session):
     assert "ZeroDivisionError" in trace and "direct cause" in trace and "ValueError: second" in trace
     error = session.run("raise ExceptionGroup('several', [ValueError('one'), TypeError('two')])").error
     assert error["name"] == "ExceptionGroup"
+    assert "interactiveshell" not in error["traceback"]
     assert "ValueError: one" in error["traceback"] and "TypeError: two" in error["traceback"]
 
 

@@ -77,7 +77,7 @@ def test_a_storm_of_interrupts(session: Session):
 def test_code_may_catch_it(session: Session):
     """Code that catches ``KeyboardInterrupt`` goes on, and can be interrupted again."""
     session.send(
-        "import time\nprint('go')\ntry:\n    time.sleep(30)\nexcept KeyboardInterrupt:\n    print('caught')\ntime.sleep(30)"
+        "import time\ntry:\n    print('go')\n    time.sleep(30)\nexcept KeyboardInterrupt:\n    print('caught')\ntime.sleep(30)"
     )
     session.wait_for_text("go\n")
     session.interrupt()

@@ -3,17 +3,25 @@
 import base64
 import binascii
 import datetime as dt
+import decimal
 import json
 import math
 import numbers
+import pathlib
+import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cellfork.wire.bundles import MAX_MIME, MAX_PARTS, Parts
+from cellfork.wire.bundles import MAX_PARTS, Parts, is_mime
+from cellfork.wire.values import is_shallow
 
 MAX_METADATA = 64 * 1024
 MAX_BODY = 90 * 1024 * 1024
 """Upper bound of every bundle, below the cap of a frame's body."""
+
+
+AS_TEXT = (decimal.Decimal, complex, dt.timedelta, uuid.UUID, pathlib.PurePath)
+"""What is written as text in JSON: as a number it would lose something, or be none."""
 
 
 class Content(NamedTuple):
@@ -75,7 +83,7 @@ def _encode_all(data: Mapping[str, Any]) -> tuple[Encoded, list[str]]:
     encoded: Encoded = {}
     notes: list[str] = []
     for mime, value in list(data.items())[: MAX_PARTS - 1]:
-        if not isinstance(mime, str) or len(mime) > MAX_MIME or value is None:
+        if not isinstance(mime, str) or not is_mime(mime) or value is None:
             continue
         try:
             encoded[mime] = encode_value(mime, value)
@@ -139,18 +147,21 @@ def _clean_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     try:
         text = json.dumps(dict(metadata), default=plain, allow_nan=False)
-        return json.loads(text) if len(text) <= MAX_METADATA else {}
+        clean = json.loads(text) if len(text) <= MAX_METADATA else {}
+        return clean if is_shallow({"metadata": clean}) else {}  # init takes a deeper header for an attack
     except (TypeError, ValueError, RecursionError):
         return {}
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value for what ``json`` does not know: numpy's scalars and arrays, dates, sets, bytes.
+    """Return a JSON value for what ``json`` does not know: numpy's scalars and arrays, dates, sets, bytes, exact numbers.
 
     Raises ``TypeError`` for anything else.
     """
     if isinstance(value, dt.date | dt.time):
-        return value.isoformat()
+        return None if value != value else value.isoformat()  # noqa: PLR0124 - NaT is not equal to itself
+    if isinstance(value, AS_TEXT):
+        return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, numbers.Integral):

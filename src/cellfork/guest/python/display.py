@@ -11,7 +11,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.formatters import BaseFormatter, DisplayFormatter
 from traitlets import ObjectName, Unicode
 
-from cellfork.guest.python import formats
+from cellfork.guest.python import charts, formats
 from cellfork.model.results import CHART_MIME, DATA_MIME
 
 SCALARS = frozenset({int, float, complex, bool, str, bytes})
@@ -83,9 +83,10 @@ class KernelDisplayFormatter(DisplayFormatter):  # type: ignore[misc]
         for cls in (DataFormatter, ChartFormatter):
             formatter = cls(parent=self)
             self.formatters[formatter.format_type] = formatter
-        for module in ("pandas", "pandas.core.frame"):
-            self.formatters[DATA_MIME].for_type_by_name(module, "DataFrame", formats.columns_of)
-        self.formatters[CHART_MIME].for_type_by_name("matplotlib.figure", "Figure", formats.chart_of)
+        for module, name in formats.FRAMES:
+            self.formatters[DATA_MIME].for_type_by_name(module, name, formats.columns_of)
+        for module, name, chart_of in charts.CHART_OF_TYPE:
+            self.formatters[CHART_MIME].for_type_by_name(module, name, chart_of)
         for kind in (list, dict):
             self.formatters["application/json"].for_type(kind, formats.json_of)
 
@@ -105,6 +106,7 @@ class KernelDisplayPublisher(DisplayPublisher):  # type: ignore[misc]
     ) -> None:
         """Send a MIME bundle.  Raises ``TypeError`` where ``data`` or ``metadata`` is not a dict."""
         self._validate_data(data, metadata)
+        data = charts.with_chart(data)
         display_id = (transient or {}).get("display_id")
         name = None if display_id is None else str(display_id)
         if update and name is None:

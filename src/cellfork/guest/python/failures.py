@@ -4,6 +4,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any, NamedTuple
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -60,15 +61,46 @@ def safe_str(error: BaseException) -> str:
         return f"<{type(error).__name__}: its text could not be made, {type(second).__name__} was raised>"
 
 
+def without_ansi(text: str) -> str:
+    """Return ``text`` without colours and other escape sequences."""
+    return _ANSI.sub("", text)
+
+
 def _text_of(lines: Sequence[object]) -> str:
-    return _ANSI.sub("", "\n".join(map(str, lines)))
+    return without_ansi("\n".join(map(str, lines)))
 
 
 def _format(error: BaseException) -> str:
     """Return the text of what IPython prints instead of handing it over: usage errors, exception groups."""
     if type(error).__name__ == "UsageError":
         return f"UsageError: {safe_str(error)}"
+    return native_traceback(error).rstrip("\n")
+
+
+def holds_group(error: BaseException | None) -> bool:
+    """Tell whether ``error``, or what it came of, is an exception group: IPython leaves these to Python's own format."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, BaseExceptionGroup):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def native_traceback(error: BaseException) -> str:
+    """Return the traceback of ``error`` as Python writes it, from the code's own first frame on."""
     try:
-        return "".join(traceback.format_exception(error))
+        return "".join(traceback.format_exception(type(error), error, _from_the_code_on(error.__traceback__)))
     except Exception:  # noqa: BLE001 - the user's own __str__
         return type(error).__name__
+
+
+def _from_the_code_on(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and _is_machinery(trace.tb_frame.f_globals.get("__name__")):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_machinery(module: object) -> bool:
+    return isinstance(module, str) and module.startswith(("IPython.", "cellfork.guest."))

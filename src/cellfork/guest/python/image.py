@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cellfork.guest.python import printing
+from cellfork.guest.python import entropy, printing
 from cellfork.guest.python.streams import STDERR, STDOUT, Outlet, TextStream
 from cellfork.guest.python.transport import Interrupts, Reporter
 from cellfork.model.errors import StartupFailed
@@ -50,6 +50,8 @@ class Image:
     stderr: TextStream
     fflush: Any
     missing: dict[str, str] = field(default_factory=dict)
+    sources: entropy.Sources = field(default_factory=entropy.Sources)
+    """The random generators that it holds."""
 
 
 def prepare(preload: Sequence[str]) -> Image:
@@ -66,8 +68,6 @@ def prepare(preload: Sequence[str]) -> Image:
     _replace_streams(stdout, stderr)
     printing.install()
     os.environ.setdefault("MPLBACKEND", INLINE_BACKEND)
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     sys.argv = [""]
     try:
         from cellfork.guest.python.shell import make_shell
@@ -81,12 +81,28 @@ def prepare(preload: Sequence[str]) -> Image:
         check_threads("IPython's shell")
         with shell.builtin_trap:  # what looks around while it is imported (pandas) must find a notebook
             missing = import_all(preload)
+        _show_images_here()
         _warm_up(shell)
     check_threads("the warm-up")
-    image = Image(shell, outlet, interrupts, reporter, stdout, stderr, _c_stdio(), missing)
+    if "" not in sys.path:
+        sys.path.insert(
+            0, ""
+        )  # for code, as in Jupyter; the image itself imports nothing from where it stands
+    sources = entropy.find_sources()
+    image = Image(shell, outlet, interrupts, reporter, stdout, stderr, _c_stdio(), missing, sources)
     gc.collect()
     gc.freeze()
     return image
+
+
+def _show_images_here() -> None:
+    """Let Pillow display the images that code shows, where it would prefer a viewer that is installed."""
+    if "PIL.Image" not in sys.modules:
+        return
+    with contextlib.suppress(ImportError, AttributeError):
+        from PIL import ImageShow
+
+        ImageShow.register(ImageShow.IPythonViewer, 0)
 
 
 def import_all(modules: Sequence[str]) -> dict[str, str]:

@@ -19,22 +19,43 @@ from cellfork.guest.python.content import NOTHING, Content, encode_error
 from cellfork.guest.python.failures import INTERRUPTED, Failure, describe
 from cellfork.guest.python.image import Image, make_pristine, prepare
 from cellfork.guest.python.questions import Questions
+from cellfork.guest.python.saved import display_saved_images
 from cellfork.guest.python.streams import flush_replaced
 from cellfork.guest.python.transport import Inbox
-from cellfork.wire.frames import Frame
+from cellfork.wire.frames import Frame, encode
 
-__all__ = ["Image", "prepare", "run"]
+__all__ = ["Image", "prepare", "reseed", "run"]
 
 
-def run(image: Image, connection: socket.socket, nonce: bytes, marker_fds: tuple[int, int]) -> NoReturn:
+def reseed(image: Image) -> None:
+    """Draw other random numbers than every other fork of the process that prepared ``image``."""
+    entropy.reseed(image.sources)
+
+
+def run(
+    image: Image,
+    connection: socket.socket,
+    nonce: bytes,
+    marker_fds: tuple[int, int],
+    *,
+    announced: bool = False,
+) -> NoReturn:
     """Serve executions from ``connection`` until init closes it or the code leaves; never returns.
 
     To be called in a fork of the process that prepared ``image``, with descriptors 0, 1 and 2 in place.
     ``marker_fds`` are private descriptors of the pipes behind 1 and 2; ``nonce`` goes into every marker.
+    One that is ``announced`` was forked ahead and has called :func:`reseed`; it says ``settled`` when all that is
+    left to do is to wait for code.
     """
     code = 1
     try:
-        code = Kernel(image, connection, nonce, marker_fds).serve()
+        if not announced:
+            reseed(image)
+        kernel = Kernel(image, connection, nonce, marker_fds)
+        display_saved_images()
+        if announced:
+            connection.sendall(encode({"op": "settled"}))
+        code = kernel.serve()
     finally:
         os._exit(code)
 
@@ -56,7 +77,6 @@ class Kernel:
         image.outlet.connect(marker_fds, nonce)
         image.reporter.connect(connection, image.fflush)
         sys.stdout, sys.stderr = image.stdout, image.stderr
-        entropy.reseed()
         image.shell.history_manager.dir_hist[:] = [Path.cwd()]
         self._shell = image.shell
         self._image = image

@@ -3,6 +3,8 @@
 # mypy: disable-error-code="untyped-decorator"
 
 import os
+import shlex
+import sys
 from typing import Any
 
 from IPython.core import magic_arguments
@@ -32,6 +34,16 @@ class KernelMagics(Magics):  # type: ignore[misc]
     def man(self, line: str) -> None:
         """Display a manual page."""
         self.shell.show_page(self.shell.getoutput(f"man {line} | col -b", split=False))
+
+    @line_magic
+    def pip(self, line: str) -> None:
+        """Run pip in the kernel's environment; where it fails and could not have reached an index, say so."""
+        self.shell.system(f"{shlex.quote(sys.executable)} -m pip {line}")
+        hint = os.environ.get("CELLFORK_PIP_HINT")
+        if not self.shell.user_ns.get("_exit_code"):
+            print("Note: you may need to restart the kernel to use updated packages.")
+        elif hint and line.lstrip().startswith(("install", "download", "wheel")):
+            print(hint, file=sys.stderr)
 
     @line_magic
     def clear(self, line: str) -> None:

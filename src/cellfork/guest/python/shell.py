@@ -23,6 +23,7 @@ from traitlets import Instance, Type, default, observe
 from traitlets.config import Config
 
 from cellfork.guest.python.display import KernelDisplayFormatter, KernelDisplayHook, KernelDisplayPublisher
+from cellfork.guest.python.failures import holds_group, native_traceback
 from cellfork.guest.python.magics import KernelMagics, ScriptCellMagics
 from cellfork.guest.python.processes import read_shell, run_shell
 from cellfork.guest.python.transport import Reporter
@@ -207,6 +208,10 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
         if kind is not None and error is not None and _is_deep(trace):
             text = traceback.format_exception(error, limit=-MAX_SHOWN_FRAMES, chain=False)
             self._showtraceback(kind, error, ["".join(text).rstrip()])
+            return
+        if kind is not None and error is not None and holds_group(error):
+            self._get_exc_info((kind, error, trace))  # which remembers it as the last error
+            self._showtraceback(kind, error, [native_traceback(error).rstrip("\n")])
             return
         self._tell_inspect()
         interrupts = self.reporter.interrupts

@@ -213,6 +213,12 @@ class Inbox:
         """Return a frame that is here already."""
         return self._frames.popleft() if self._frames else None
 
+    def take_all(self, op: str) -> list[Frame]:
+        """Return the frames of a kind that are here already; the others stay, in their order."""
+        taken = [frame for frame in self._frames if frame.header["op"] == op]
+        self._frames = deque(frame for frame in self._frames if frame.header["op"] != op)
+        return taken
+
     def read(self) -> bool:
         """Read once, blocking.  Returns ``False`` when init is gone."""
         data = self.connection.recv(READ_SIZE)
