@@ -34,8 +34,32 @@ demo: $(VENV)/.science ## set everything up and run examples/report.py in a sand
 test: $(VENV)/.dev ## set everything up and run the tests
 	$(BIN)/pytest $(PYTEST_ARGS)
 
+.PHONY: test-security
+test-security: $(VENV)/.dev ## run the security tests, as root also as an ordinary user; RECORD=1 writes docs/security-summary.json
+	$(BIN)/python scripts/security.py $(if $(RECORD),--record) -- -q
+
+.PHONY: fuzz
+fuzz: $(VENV)/.fuzz ## run more than a million inputs through everything that reads what a guest says; FUZZ_ARGS for less
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+.PHONY: fuzz-short
+fuzz-short: $(VENV)/.fuzz ## the same for a minute
+	$(BIN)/python -m tests.fuzz --runs 60000 --seed 1
+
+.PHONY: test-security-user
+test-security-user: $(VENV)/.dev ## run the security tests as an ordinary user only; `make test` has run them as this one
+	$(BIN)/python scripts/security.py --only 'ordinary user' -- -q -n 2 --dist worksteal
+
+.PHONY: mutation-security
+mutation-security: $(VENV)/.dev ## remove one control at a time and see a test turn red; RECORD=1 writes the table of docs/threat-model.md
+	$(BIN)/python scripts/mutations.py $(if $(RECORD),--record) $(CONTROLS)
+
 .PHONY: venv
 venv: $(VENV)/.dev ## create .venv with everything that working on cellfork needs
+
+.PHONY: go
+go: $(VENV)/.dev ## build the driver of the Go kernel into .venv
+	$(BIN)/cellfork languages --install go
 
 .PHONY: check
 check: lint types layers generated docs test ## everything that a change has to pass
@@ -76,6 +100,14 @@ docs: $(VENV)/.dev ## run the code in the documentation
 bench: $(VENV)/.dev ## measure, next to Jupyter
 	$(BIN)/cellfork bench $(BENCH_ARGS)
 
+.PHONY: kills
+kills: $(VENV)/.dev ## kill 2,000 contexts and sandboxes that resist; RECORD=1 writes bench/results/kills-DATE.json
+	$(BIN)/python scripts/kills.py $(if $(RECORD),--record) $(KILLS_ARGS)
+
+.PHONY: races
+races: $(VENV)/.dev ## race 100,000 file operations against racers inside
+	$(BIN)/python scripts/races.py $(RACES_ARGS)
+
 .PHONY: clean
 clean: ## remove .venv, build output and caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -99,7 +131,11 @@ $(VENV)/.science: pyproject.toml | $(BIN)/python
 	@$(PIP) install --editable '.[science]'
 	@touch $@
 
+$(VENV)/.fuzz: $(VENV)/.dev
+	@$(PIP) install --editable '.[fuzz]'
+	@touch $@
+
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	@echo 'Installing cellfork, the science stack and the development tools …'
-	@$(PIP) install --editable '.[science,dev]'
+	@echo 'Installing cellfork, the science stack, the languages and the development tools …'
+	@$(PIP) install --editable '.[science,languages,dev]'
 	@touch $@ $(VENV)/.science

@@ -14,6 +14,8 @@ PACKAGE = Path(cellfork.__file__).parent
 INSIDE = ("model", "wire", "guest")
 KERNEL = PACKAGE / "guest" / "python"
 """The Python kernel's modules, which are imported where a kernel starts; IPython comes with these alone."""
+BRIDGE = PACKAGE / "guest" / "jupyter" / "connection.py"
+"""What speaks to Jupyter kernels; a bridge imports it when it has started one."""
 MODULES = sorted(path for name in INSIDE for path in (PACKAGE / name).rglob("*.py"))
 
 
@@ -39,22 +41,25 @@ def is_type_checking(node: ast.AST) -> bool:
 def test_code_inside_the_sandbox_needs_the_standard_library_only(path: Path):
     """What runs inside any Python image imports the standard library and its own layers.
 
-    The Python kernel is built on IPython (and on traitlets, which IPython brings).
+    The Python kernel is built on IPython (and on traitlets, which IPython brings), the bridge to other kernels on
+    jupyter_client (and on zmq, which that brings).
     """
     allowed = {f"cellfork.{name}" for name in INSIDE}
     if path.is_relative_to(KERNEL):
         allowed |= {"IPython", "traitlets"}
+    if path == BRIDGE:
+        allowed |= {"jupyter_client", "zmq"}
     for name in imports_at_import_time(ast.parse(path.read_text())):
         top, two = name.partition(".")[0], ".".join(name.split(".")[:2])
         assert top in sys.stdlib_module_names or {top, two} & allowed, name
 
 
 def test_guest_imports_without_third_party_packages():
-    """Init, files, processes: all but the Python kernel can be imported where nothing is installed."""
+    """Init, files, processes: all but the Python kernel and the bridge's sockets can be imported where nothing is installed."""
     names = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         for path in MODULES
-        if path.name != "__main__.py" and not path.is_relative_to(KERNEL)
+        if path.name != "__main__.py" and path != BRIDGE and not path.is_relative_to(KERNEL)
     ]
     program = f"import sys, importlib; sys.path.append({str(PACKAGE.parent)!r})\n" + "".join(
         f"importlib.import_module({name!r})\n" for name in names

@@ -9,6 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cellfork.client import AsyncSandbox, Sandbox
+    from cellfork.model.artifacts import Artifact
+    from cellfork.model.charts import (
+        BarChart,
+        BarData,
+        BoxAndWhiskerChart,
+        BoxAndWhiskerData,
+        Chart,
+        Chart2D,
+        ChartType,
+        LineChart,
+        PieChart,
+        PieData,
+        PointChart,
+        PointData,
+        ScaleType,
+        ScatterChart,
+        SuperChart,
+    )
     from cellfork.model.errors import (
         CellforkError,
         CommandFailed,
@@ -29,6 +47,7 @@ if TYPE_CHECKING:
         PathExists,
         PathNotFound,
         PathNotPermitted,
+        PostureMismatch,
         ProtocolViolation,
         SandboxGone,
         StartupFailed,
@@ -38,7 +57,8 @@ if TYPE_CHECKING:
     )
     from cellfork.model.events import Accounting
     from cellfork.model.execution import Execution
-    from cellfork.model.limits import Limits, NetworkPolicy
+    from cellfork.model.limits import Limits
+    from cellfork.model.network import Denial, NetworkPolicy, Traffic
     from cellfork.model.results import ExecutionError, Logs, OutputMessage, Result
     from cellfork.model.specs import PtySize, Template
 
@@ -46,10 +66,19 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Accounting",
+    "Artifact",
     "AsyncSandbox",
+    "BarChart",
+    "BarData",
+    "BoxAndWhiskerChart",
+    "BoxAndWhiskerData",
     "CellforkError",
+    "Chart",
+    "Chart2D",
+    "ChartType",
     "CommandFailed",
     "Conflict",
+    "Denial",
     "DirectoryNotEmpty",
     "Execution",
     "ExecutionError",
@@ -60,6 +89,7 @@ __all__ = [
     "IsolationUnavailable",
     "LimitExceeded",
     "Limits",
+    "LineChart",
     "Logs",
     "Missing",
     "NetworkPolicy",
@@ -72,13 +102,22 @@ __all__ = [
     "PathExists",
     "PathNotFound",
     "PathNotPermitted",
+    "PieChart",
+    "PieData",
+    "PointChart",
+    "PointData",
+    "PostureMismatch",
     "ProtocolViolation",
     "PtySize",
     "Result",
     "Sandbox",
     "SandboxGone",
+    "ScaleType",
+    "ScatterChart",
     "StartupFailed",
+    "SuperChart",
     "Template",
+    "Traffic",
     "UnavailableError",
     "Unsupported",
     "UsageError",
@@ -87,17 +126,35 @@ __all__ = [
 
 _MODULES = {
     "Accounting": "cellfork.model.events",
+    "Artifact": "cellfork.model.artifacts",
     "AsyncSandbox": "cellfork.client",
+    "BarChart": "cellfork.model.charts",
+    "BarData": "cellfork.model.charts",
+    "BoxAndWhiskerChart": "cellfork.model.charts",
+    "BoxAndWhiskerData": "cellfork.model.charts",
+    "Chart": "cellfork.model.charts",
+    "Chart2D": "cellfork.model.charts",
+    "ChartType": "cellfork.model.charts",
+    "Denial": "cellfork.model.network",
     "Execution": "cellfork.model.execution",
     "ExecutionError": "cellfork.model.results",
     "Limits": "cellfork.model.limits",
+    "LineChart": "cellfork.model.charts",
     "Logs": "cellfork.model.results",
-    "NetworkPolicy": "cellfork.model.limits",
+    "NetworkPolicy": "cellfork.model.network",
     "OutputMessage": "cellfork.model.results",
+    "PieChart": "cellfork.model.charts",
+    "PieData": "cellfork.model.charts",
+    "PointChart": "cellfork.model.charts",
+    "PointData": "cellfork.model.charts",
     "PtySize": "cellfork.model.specs",
     "Result": "cellfork.model.results",
     "Sandbox": "cellfork.client",
+    "ScaleType": "cellfork.model.charts",
+    "ScatterChart": "cellfork.model.charts",
+    "SuperChart": "cellfork.model.charts",
     "Template": "cellfork.model.specs",
+    "Traffic": "cellfork.model.network",
 }
 """Public name → the module it is loaded from; every name that is not here is an error."""
 

@@ -8,6 +8,7 @@ import rich_click as click
 
 from cellfork import __version__
 from cellfork.cli.bench import NAMES
+from cellfork.cli.benchmarks import languages
 from cellfork.cli.benchmarks.rows import ROWS
 from cellfork.cli.exits import Exit, exit_of_error
 from cellfork.cli.main import COMMANDS, cli
@@ -54,6 +55,8 @@ def test_version(invoke: Invoke) -> None:
         ["run", "-c", "1", "-e", "CELLFORK_SURELY_NOT_SET"],
         ["run", "-c", "1", "--file", "does-not-exist.csv"],
         ["run", "-c", "1", "--isolation", "wishful"],
+        ["run", "-c", "1", "--network", ""],
+        ["run", "-c", "1", "--network", "10.0.0.1"],
         ["run", "-c", "1", "--max-tokens", "0"],
         ["bench", "--rows", "nonsense"],
         ["bench", "--json", "--markdown"],
@@ -108,4 +111,4 @@ def test_exit_codes_of_errors(error: errors.CellforkError, code: Exit) -> None:
 
 def test_the_rows_of_the_benchmark_are_named() -> None:
     """The names in the help of ``bench`` are the rows that there are."""
-    assert tuple(ROWS) == NAMES
+    assert (*ROWS, *languages.ROWS) == NAMES

@@ -21,7 +21,9 @@ def test_a_value_output_and_an_error(invoke: Invoke) -> None:
     outcome = invoke("run", "--json", "-c", "import sys\nprint('out')\nprint('err', file=sys.stderr)\n1 / 0")
     run = json.loads(outcome.out)
     assert outcome.code == 1
-    assert list(run) == ["results", "logs", "error", "execution_count", "accounting", "isolation"]
+    assert list(run) == [
+        "results", "logs", "error", "execution_count", "artifacts", "artifacts_truncated", "accounting", "isolation",
+    ]  # fmt: skip
     assert "".join(run["logs"]["stdout"]) == "out\n"
     assert "".join(run["logs"]["stderr"]) == "err\n"
     assert run["error"]["name"] == "ZeroDivisionError"
@@ -60,6 +62,15 @@ def test_images_charts_and_data_frames_are_saved(invoke: Invoke, tmp_path: Path)
     assert saved["cell-1-result-1.png"].read_bytes().startswith(b"\x89PNG")
     assert json.loads(saved["cell-1-result-1.chart.json"].read_text())["type"] == "bar"
     assert saved["cell-1-result-2.csv"].read_text().split() == ["x", "1", "2"]
+
+
+def test_files_that_the_code_made_are_saved(invoke: Invoke, tmp_path: Path) -> None:
+    """``--save`` brings out the files that a cell wrote."""
+    code = "import os\nos.mkdir('out')\nopen('out/r.csv', 'w').write('a,b')\nopen('.secret', 'w').write('x')"
+    assert invoke("run", "-c", code, "--save", str(tmp_path)).code == 0
+    saved = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert saved == [Path("cell-1-files/out/r.csv")]
+    assert (tmp_path / saved[0]).read_text() == "a,b"
 
 
 def test_a_model_sees_all_of_it(invoke: Invoke) -> None:
@@ -144,6 +155,15 @@ def test_without_isolation(invoke: Invoke) -> None:
     assert outcome.code == 0
     assert json.loads(outcome.out)["isolation"] == "none"
     assert "unprotected" in outcome.err
+
+
+def test_a_network_policy(invoke: Invoke) -> None:
+    """``--network`` takes hosts with commas between them; what was refused is said on stderr."""
+    code = "import urllib.request\ntry: urllib.request.urlopen('http://evil.example')\nexcept OSError as error: print(error.code)"
+    outcome = invoke("run", "-c", code, "--network", "web.example, *.sub.example,packages")
+    assert (outcome.code, outcome.out) == (0, "403\n")
+    assert "cellfork: denied: evil.example:80 is not allowed" in outcome.err
+    assert "allowed: web.example, *.sub.example, packages" in outcome.err
 
 
 @pytest.mark.slow

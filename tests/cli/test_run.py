@@ -46,8 +46,11 @@ def test_json(invoke: Invoke, fake: Fake) -> None:
         "logs": {"stdout": ["out\n"], "stderr": ["err\n"]},
         "error": {"name": "ValueError", "value": "bad", "traceback": "Traceback …\nValueError: bad"},
         "execution_count": 1,
+        "artifacts": [],
+        "artifacts_truncated": False,
         "accounting": {
             "wall_time": 0.5, "cpu_time": 0.25, "peak_memory": 1000, "output_bytes": 10, "truncated": False,
+            "posture": None,
         },
         "isolation": "namespaces",
     }  # fmt: skip

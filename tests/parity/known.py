@@ -16,7 +16,13 @@ def _known(reason: str, *aspects: str) -> Known:
     return Known(frozenset(aspects), reason)
 
 
+GROUPS = (
+    "ipykernel writes the traceback of an exception group to stderr and tells none with the error; cellfork tells it with "
+    "the error, like every other"
+)
+
 KNOWN_DIFFERENCES: Mapping[tuple[str, str], Known] = {
+    ("asyncio_work", "a task group with failures"): _known(GROUPS, "order"),
     ("asyncio_work", "is it there in the next cell"): _known(
         "ipykernel forgets the context variables that a cell with await has set; cellfork keeps them, as it does "
         "those of other cells",
@@ -33,6 +39,7 @@ KNOWN_DIFFERENCES: Mapping[tuple[str, str], Known] = {
         "traceback",
         "error value",
     ),
+    ("errors_raised", "exception group"): _known(GROUPS, "order"),
     ("errors_raised", "an error whose text raises"): _known(
         "ipykernel fails to report such an error and reports that failure as a second one; cellfork tells the first",
         "order",

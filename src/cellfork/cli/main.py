@@ -11,7 +11,7 @@ from cellfork import __version__
 from cellfork.cli.exits import HELP, Exit, exit_of_error
 from cellfork.model.errors import CellforkError
 
-COMMANDS = ("run", "doctor", "bench")
+COMMANDS = ("run", "doctor", "languages", "bench")
 """Subcommands: ``cellfork.cli.<name>`` has a click command called ``command``."""
 
 
@@ -48,7 +48,9 @@ def _run(arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
     except CellforkError as error:
-        print(f"cellfork: {error}", file=sys.stderr)
+        from cellfork.render.text import clean
+
+        print(f"cellfork: {clean(str(error))}", file=sys.stderr)  # it may quote what a sandbox said
         return exit_of_error(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read our output left: end in silence

@@ -11,7 +11,7 @@ from rich.console import Console
 from cellfork.model.events import Accounting
 from cellfork.model.execution import Execution
 from cellfork.model.results import Logs, Result, json_safe
-from cellfork.render.terminal import render_error, render_result
+from cellfork.render.terminal import pictures_on, render_error, render_result
 from cellfork.render.text import StreamCleaner, strip_escapes
 
 
@@ -94,7 +94,7 @@ class LivePrinter:
         """Print what of a result a terminal can show."""
         if self._shared:
             self._err.end_line()
-        self._out.print(*render_result(result, width=self._out.console.width))
+        self._out.print(*render_result(result, pictures=pictures_on(self._out.console)))
 
     def cell_done(self, execution: Execution) -> None:
         """Print the error, if there is one."""
@@ -159,6 +159,10 @@ def merged(executions: Sequence[Execution]) -> Execution:
         ),
         accounting=_total([execution.accounting for execution in executions]),
         status="ok",
+        artifacts=list(
+            {made.path: made for execution in executions for made in execution.artifacts}.values()
+        ),
+        artifacts_truncated=any(execution.artifacts_truncated for execution in executions),
     )
     if executions:
         last = executions[-1]
@@ -168,7 +172,7 @@ def merged(executions: Sequence[Execution]) -> Execution:
 
 
 def _total(parts: Sequence[Accounting]) -> Accounting:
-    """Times and bytes add up, the peak is the highest; ``None`` only where no part is known."""
+    """Times and bytes add up, the peak is the highest; ``None`` only where no part is known.  All ran in one sandbox."""
     cpu = [part.cpu_time for part in parts if part.cpu_time is not None]
     peaks = [part.peak_memory for part in parts if part.peak_memory is not None]
     return Accounting(
@@ -177,16 +181,19 @@ def _total(parts: Sequence[Accounting]) -> Accounting:
         peak_memory=max(peaks) if peaks else None,
         output_bytes=sum(part.output_bytes for part in parts),
         truncated=any(part.truncated for part in parts),
+        posture=next((part.posture for part in parts), None),
     )
 
 
 def as_dict(execution: Execution) -> dict[str, Any]:
     """Return the object that ``--json`` prints."""
     return {
-        "results": [result.to_dict() for result in execution.results],
+        "results": [result.to_dict(finite=True) for result in execution.results],
         "logs": execution.logs.to_dict(),
         "error": execution.error.to_dict() if execution.error else None,
         "execution_count": execution.execution_count,
+        "artifacts": [artifact.to_dict() for artifact in execution.artifacts],
+        "artifacts_truncated": execution.artifacts_truncated,
         "accounting": asdict(execution.accounting),
         "isolation": execution.isolation,
     }

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import rich_click as click
 
 from cellfork.cli.exits import HELP
+from cellfork.model.network import NetworkPolicy
 
 Form = Literal["live", "json", "llm"]
 
@@ -33,6 +34,7 @@ class RunRequest:
     limits: dict[str, Any] = field(default_factory=dict)
     envs: dict[str, str] = field(default_factory=dict)
     isolation: str = "namespaces"
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
     files: tuple[HostFile, ...] = ()
     max_tokens: int = 4000
     interactive: bool = False
@@ -54,7 +56,7 @@ class RunRequest:
     "--save",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Save images, charts, HTML and data frames to DIR.",
+    help="Save images, charts, HTML, data frames and the files that the code made to DIR.",
 )
 @click.option(
     "--timeout",
@@ -82,6 +84,14 @@ class RunRequest:
     help="Copy PATH to /home/user, or to DEST, first.  Repeatable.",
 )
 @click.option(
+    "--network",
+    metavar="none|public|HOST,…",
+    default="none",
+    show_default=True,
+    help="What the code may reach: hosts such as pypi.org, *.example.com or host:8443, 'packages' for the package "
+    "indexes this machine uses, or any public host.",
+)
+@click.option(
     "--isolation",
     type=click.Choice(["namespaces", "none"]),
     default="namespaces",
@@ -103,6 +113,7 @@ def command(
     pids: str | None,
     envs: tuple[str, ...],
     files: tuple[str, ...],
+    network: str,
     isolation: str,
 ) -> int:
     """Run code in a fresh sandbox and show what it prints, returns and raises.
@@ -125,6 +136,7 @@ def command(
         limits=_limits(memory, cpu, pids),
         envs=dict(_env(item) for item in envs),
         isolation=isolation,
+        network=_network(network),
         files=tuple(_host_file(item) for item in files),
         max_tokens=max_tokens,
         interactive=file != "-" and not (as_json or as_llm) and sys.stdin is not None and sys.stdin.isatty(),
@@ -158,6 +170,13 @@ def _limits(memory: str | None, cpu: str | None, pids: str | None) -> dict[str, 
     if pids is not None:
         limits["pids"] = None if pids == "none" else _number(int, "--pids", pids)
     return limits
+
+
+def _network(text: str) -> NetworkPolicy:
+    """Return the policy for a mode or for hosts with commas between them."""
+    return NetworkPolicy.of(
+        text if text in {"none", "public"} else [host.strip() for host in text.split(",")]
+    )
 
 
 def _number(kind: type[float], option: str, text: str) -> float:

@@ -1,18 +1,22 @@
-"""Writing results to files: ``cell-1-result-2.png`` and so on."""
+"""Writing results to files: ``cell-1-result-2.png`` and so on; what the code wrote itself, below ``cell-1-files``."""
 
 import base64
 import binascii
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal, Protocol
 
-from cellfork.model.errors import InvalidRequest
+from cellfork.model.artifacts import Artifact
+from cellfork.model.errors import CellforkError, InvalidRequest
 from cellfork.model.execution import Execution
 from cellfork.model.results import Result, json_safe
+from cellfork.model.specs import HOME
 from cellfork.render.text import as_text
 
 _BINARY = {"png": "png", "jpeg": "jpg", "pdf": "pdf"}
@@ -39,6 +43,93 @@ def save_results(execution: Execution, directory: Path, cell: int) -> list[str]:
     return paths
 
 
+class Files(Protocol):
+    """Where artifacts are read from."""
+
+    async def read(self, path: str, format: Literal["stream"]) -> AsyncIterator[bytes]:
+        """Return an iterator over a file's content."""
+        ...
+
+
+class Saved(Protocol):
+    """Whoever wants to know what became of each artifact."""
+
+    def __call__(self, path: str, problem: str | None) -> object:
+        """Hear of a file that was saved as ``path``, or that was not, and why."""
+        ...
+
+
+async def save_artifacts(
+    execution: Execution, files: Files, directory: Path, cell: int, *, room: int, tell: Saved
+) -> None:
+    """Copy the files that a cell made into ``directory``, below ``cell-1-files``, and tell of each.
+
+    Paths are relative to ``/home/user`` there; what is elsewhere is below ``cell-1-files/_``.  The names are the sandbox's:
+    none leads out of that directory, none can steer a terminal, and together the files are at most ``room``
+    bytes.  One that cannot be copied is told of and left out.
+    """
+    base = directory / f"cell-{cell}-files"
+    taken: set[Path] = set()
+    for artifact in execution.artifacts:
+        target = _target_of(artifact, taken)
+        if target is None or artifact.lossy:
+            tell(shown(artifact.path), "its name cannot be given")
+            continue
+        taken.add(target)
+        try:
+            room -= await _copy(await files.read(artifact.path, format="stream"), base / target, room)
+        except (CellforkError, OSError) as error:
+            problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            tell(shown(artifact.path), shown(problem))
+        else:
+            tell(str(base / target), None)
+
+
+def shown(text: str) -> str:
+    """Return text of a sandbox's with everything replaced that may not go to a terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _target_of(artifact: Artifact, taken: set[Path]) -> Path | None:
+    """Return where an artifact goes, relative to the directory for them; ``None`` for a path that is no plain one."""
+    inside = artifact.path.startswith(HOME + "/")
+    parts = artifact.path.removeprefix(HOME).split("/")[1:]
+    if not parts or any(part in {"", ".", ".."} or "\0" in part for part in parts):
+        return None
+    names = [shown(part).replace("\\", "_").encode("utf-8", "replace").decode() for part in parts]
+    target = Path(*names) if inside else Path("_", *names)
+    number = 0
+    while target in taken:
+        number += 1
+        target = target.with_name(f"{names[-1]}.{number}")
+    return target
+
+
+async def _copy(content: AsyncIterator[bytes], target: Path, room: int) -> int:
+    """Write ``content`` to ``target`` and return its size; what fails, or is larger than ``room``, leaves nothing."""
+    size = 0
+    with _new_file(target) as file:
+        async for piece in content:
+            size += len(piece)
+            if size > room:
+                raise InvalidRequest("the files are larger than the sandbox's disk can be")
+            file.write(piece)
+    return size
+
+
+@contextmanager
+def _new_file(target: Path) -> Iterator[BinaryIO]:
+    """Open ``target`` for writing, never through a symbolic link; remove it where the block raises."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(target, flags, 0o644), "wb") as file:
+        try:
+            yield file
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+
+
 def files_of(result: Result) -> Iterator[tuple[str, bytes]]:
     """Yield the extension and the content of each file that a result amounts to."""
     for name, extension in _BINARY.items():
@@ -50,7 +141,7 @@ def files_of(result: Result) -> Iterator[tuple[str, bytes]]:
         if value is not None:
             yield extension, as_text(value).encode()
     if result.chart is not None:
-        yield "chart.json", _json(result.chart)
+        yield "chart.json", _json(result.chart.to_dict())
     if result.data is not None:
         if isinstance(result.data, Mapping):
             yield "csv", _csv(result.data)

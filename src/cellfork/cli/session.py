@@ -14,12 +14,13 @@ from cellfork.cli.exits import Exit, exit_of_execution
 from cellfork.cli.keyboard import read_answer
 from cellfork.cli.output import JsonPrinter, LivePrinter, LlmPrinter, Printer
 from cellfork.cli.run import HostFile, RunRequest
-from cellfork.cli.saving import save_results
+from cellfork.cli.saving import save_artifacts, save_results
 from cellfork.client import AsyncSandbox, Context
 from cellfork.model.errors import InvalidRequest
 from cellfork.model.events import InputRequest
 from cellfork.model.execution import Execution, Status
 from cellfork.model.limits import Limits
+from cellfork.model.network import Denial
 from cellfork.model.results import ExecutionError
 
 UNPROTECTED = "cellfork: warning: --isolation none: the code runs unprotected, with your own rights"
@@ -82,7 +83,11 @@ class Session:
         limits = Limits(**request.limits)
         executions: list[Execution] = []
         async with await AsyncSandbox.create(
-            timeout=None, limits=limits, envs=request.envs, isolation=request.isolation
+            timeout=None,
+            limits=limits,
+            network=request.network,
+            envs=request.envs,
+            isolation=request.isolation,
         ) as sandbox:
             for file in request.files:
                 await _copy(sandbox, file)
@@ -94,9 +99,11 @@ class Session:
                 left = max(0.001, left - (time.monotonic() - start))
                 executions.append(execution)
                 self._printer.cell_done(execution)
-                self._save(execution, number)
+                await self._save(sandbox, execution, number)
                 if execution.error is not None:
                     break
+            if request.network.mode != "none":
+                _tell_denials(await sandbox.network.denied())
         return executions
 
     async def _run(
@@ -135,11 +142,17 @@ class Session:
         finally:
             self._interrupt = interrupt
 
-    def _save(self, execution: Execution, cell: int) -> None:
-        if self._request.save is None:
+    async def _save(self, sandbox: AsyncSandbox, execution: Execution, cell: int) -> None:
+        """Write what a cell showed and what files it made; say so on stderr."""
+        directory = self._request.save
+        if directory is None:
             return
-        for path in save_results(execution, self._request.save, cell):
-            print(f"saved {path}", file=sys.stderr)
+        for path in save_results(execution, directory, cell):
+            _tell_saved(path, None)
+        room = Limits(**self._request.limits).disk_bytes
+        await save_artifacts(execution, sandbox.files, directory, cell, room=room, tell=_tell_saved)
+        if execution.artifacts_truncated:
+            print("cellfork: the code may have made more files than it was possible to list", file=sys.stderr)
 
 
 class _NoAnswerError(Exception):
@@ -179,3 +192,13 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidRequest(f"--file: cannot read {path}: {error.strerror}") from error
+
+
+def _tell_saved(path: str, problem: str | None) -> None:
+    print(f"saved {path}" if problem is None else f"cellfork: not saved: {path}: {problem}", file=sys.stderr)
+
+
+def _tell_denials(denials: Sequence[Denial]) -> None:
+    """Say on stderr what the network policy has refused, each reason once."""
+    for reason in dict.fromkeys(denial.reason for denial in denials):
+        print(f"cellfork: denied: {reason}", file=sys.stderr)

@@ -3,10 +3,12 @@
 from cellfork.client._async.commands import AsyncCommandHandle, AsyncCommands, AsyncPty
 from cellfork.client._async.execs import AsyncExecs
 from cellfork.client._async.files import AsyncFiles, AsyncWatchHandle
+from cellfork.client._async.network import AsyncNetwork
 from cellfork.client._async.sandbox import AsyncNotebook, AsyncSandbox
 from cellfork.client._sync.commands import CommandHandle, Commands, Pty
 from cellfork.client._sync.execs import Execs
 from cellfork.client._sync.files import Files, WatchHandle
+from cellfork.client._sync.network import Network
 from cellfork.client._sync.sandbox import Notebook, Sandbox
 from cellfork.client.values import (
     Context,
@@ -23,6 +25,7 @@ __all__ = [
     "AsyncCommands",
     "AsyncExecs",
     "AsyncFiles",
+    "AsyncNetwork",
     "AsyncNotebook",
     "AsyncPty",
     "AsyncSandbox",
@@ -39,6 +42,7 @@ __all__ = [
     "Execs",
     "Files",
     "FilesystemEvent",
+    "Network",
     "Notebook",
     "ProcessInfo",
     "Pty",

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from cellfork.model.errors import Conflict
+from cellfork.model.errors import Conflict, StartupFailed
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,10 +58,17 @@ class Host:
 
         with self._lock:
             if self._loop is None:
-                loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
-                self._thread.start()
-                self._loop = loop
+                try:
+                    loop = asyncio.new_event_loop()
+                except OSError as error:
+                    raise StartupFailed(f"cellfork's host has no event loop: {error}") from error
+                thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    loop.close()
+                    raise StartupFailed(f"cellfork's host has no thread: {error}") from error
+                self._loop, self._thread = loop, thread
             return self._loop
 
 

@@ -12,7 +12,8 @@ from cellfork.client.values import (
     utc,
 )
 from cellfork.engine.values import CommandResult
-from cellfork.model.errors import Conflict, NotFound
+from cellfork.model.errors import Conflict, NotFound, Unsupported
+from cellfork.model.network import Denial, NetworkPolicy, Traffic
 
 if TYPE_CHECKING:
     from cellfork.engine.contexts import Context as RemoteContext
@@ -48,7 +49,39 @@ def info_of(remote: "Remote") -> SandboxInfo:
         isolation=remote.isolation,
         limits=spec.limits,
         features=dict(remote.guest.info),
+        tenant=spec.tenant,
+        posture=remote.guest.info.get("posture"),
     )
+
+
+def policy_of(remote: "Remote") -> NetworkPolicy:
+    """Return what a sandbox may reach."""
+    network = remote.guest.network
+    return network.policy if network is not None else NetworkPolicy()
+
+
+def denied(remote: "Remote") -> list[Denial]:
+    """Return what a sandbox asked for and did not get."""
+    network = remote.guest.network
+    return network.denied() if network is not None else []
+
+
+def traffic_of(remote: "Remote") -> Traffic:
+    """Return what a sandbox has moved."""
+    network = remote.guest.network
+    return network.traffic() if network is not None else Traffic()
+
+
+def set_network_policy(remote: "Remote", policy: NetworkPolicy) -> None:
+    """Replace the policy of a sandbox; :class:`Unsupported` where it has no way out."""
+    remote.check_running()
+    network = remote.guest.network
+    if network is not None:
+        network.set_policy(policy)
+    elif policy.mode != "none":
+        raise Unsupported(
+            "this sandbox was created without a network, and cannot be given one; name a policy in create"
+        )
 
 
 def abandon(remote: "Remote") -> None:

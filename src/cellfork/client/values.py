@@ -23,7 +23,9 @@ class SandboxInfo:
     """What is known of a sandbox (E2B: ``SandboxInfo``).
 
     ``end_at`` is the deadline (``None``: it lives until it is killed), ``isolation`` the runtime, ``features``
-    what that runtime enforces, by name.
+    what that runtime enforces, by name, ``tenant`` whom it belongs to (``""``: the program that embeds cellfork),
+    ``posture`` the SHA-256 of the locks that the host saw on it before anything ran (``None``: without isolation);
+    sandboxes of one template with equal limits have equal ones.
     """
 
     sandbox_id: str
@@ -35,6 +37,8 @@ class SandboxInfo:
     isolation: str
     limits: Limits
     features: Mapping[str, Any]
+    tenant: str = ""
+    posture: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

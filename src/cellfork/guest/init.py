@@ -8,17 +8,22 @@ import fcntl
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from cellfork.guest import linux, sandbox
+from cellfork.guest import egress, languages, linux, locks, sandbox
+from cellfork.guest.ahead import Ahead
+from cellfork.guest.artifacts import Ledger
 from cellfork.guest.files import Files
-from cellfork.guest.kernels import PythonKernel
+from cellfork.guest.kernels import Body, PythonKernel
+from cellfork.guest.languages import announces, body_of
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop
 from cellfork.guest.processes import Processes
+from cellfork.guest.python import kernel as python_kernel
 from cellfork.guest.watches import Watches
 from cellfork.model.errors import (
     CellforkError,
@@ -36,6 +41,12 @@ from cellfork.wire.messages import VERSION
 NAME = "cellfork-init"
 CONNECTION_FD, USER_NS_FD = 3, 4
 READ_SIZE = 256 * 1024
+TURN = 100_000
+"""Nanoseconds: among processes that all want the processor, init, which ends them, comes first."""
+TRIES_FOR_ROOM, PAUSE_FOR_ROOM = 40, 0.005
+"""How often a kernel is forked anew, after how many seconds, where the sandbox has no room for a process."""
+MAY_CHANGE_FILES = ("file.", "process.")
+"""How the names of operations begin that may change files without being code of a context."""
 PATHS = frozenset({"cwd", "path", "source", "destination"})
 """Fields of requests that hold paths."""
 
@@ -78,12 +89,15 @@ def main(connection: socket.socket, plan: Header, image: Any, identity: Identity
     """
     signal.signal(signal.SIGINT, lambda *_: None)  # whoever sends it: init is not what is to be interrupted
     init = Init(connection, plan, image, identity)
+    linux.run_in_short_turns(TURN)
     request = sandbox.read_request(CONNECTION_FD)
     if request is None:
         os._exit(0)
     init.become(plan | request)
-    init.serve()
-    init.end()
+    try:
+        init.serve()
+    finally:
+        init.end()  # an error of init's own, too, is the sandbox's end: nobody would take a report of it now
 
 
 class Init:
@@ -100,6 +114,10 @@ class Init:
         self._link = HostLink(connection)
         self._decoder = Decoder()
         self._kernels: dict[int, PythonKernel] = {}
+        self._starting: dict[int, object] = {}
+        """The request that each kernel is to answer which has not said yet that it is ready, by channel."""
+        self._memory: int | None = None
+        self._ahead = Ahead()
         settle = partial(settle_kernel, plan, None if identity is None else identity.index)
         self._spare: PythonKernel | None = PythonKernel.start(
             self._loop, self._link, image, cwd="/", envs={}, settle=settle
@@ -110,26 +128,32 @@ class Init:
         spare = self._spare
         if spare is None:
             raise StartupFailed("there is no kernel")
+        if "listen" in plan:
+            egress.hand_over(self._connection, {"op": "listening"}, egress.listen(plan["listen"]))
         if self._identity is not None:
             sandbox.furnish(plan, self._identity.index)
             spare.settle(plan, self._identity.user_ns)
-            sandbox.lock(plan, self._identity.user_ns)
+            locks.lock(plan, self._identity.user_ns)
         else:
             spare.settle(plan, None)
         if plan["warm"]:
             spare.warm_up()
         linux.set_name(NAME)
         self._home = plan["home_path"]
+        self._memory = plan.get("memory") or None
         _settle_in(plan)
-        self._link.send({"op": "ready", "version": VERSION, "pid": os.getpid()})
-        sandbox.fill_home(plan.get("home", []))
+        self._link.send({"op": "locked"})
+        sandbox.fill_home([*plan.get("home", []), *_certificates(plan)])
         self._processes = Processes(self._loop, self._link, base_env=dict(os.environ))
         self._files = Files(self._loop, self._link, home=self._home)
         self._watches = Watches(self._loop, self._link, home=self._home)
+        self._ledger = Ledger(self._home, HOME)
         self._operations = self._collect_operations()
 
     def serve(self) -> None:
         """Answer until the host is gone."""
+        if self._spare is not None:
+            self._spare.on_settled = self._say_ready
         self._watch_children()
         self._loop.watch(self._connection.fileno(), self._read)
         self._loop.run()
@@ -140,10 +164,20 @@ class Init:
             kill_descendants()
         os._exit(0)
 
+    def _say_ready(self) -> None:
+        """Tell the host that everything is in place and locked, here and in the first kernel.
+
+        From here on init does nothing until it is asked: the host looks at every descriptor that is open.
+        """
+        self._ledger.prepare()
+        self._link.send({"op": "ready", "version": VERSION, "pid": os.getpid()})
+
     def _collect_operations(self) -> Mapping[str, Operation]:
         own: dict[str, Operation] = {
+            "ahead": self._start_ahead,
             "context.start": self._start_context,
             "context.stop": self._stop_context,
+            "languages": lambda _header, _body: {"ready": languages.ready()},
             "interrupt": self._interrupt,
             "terminate": self._terminate,
             "ping": lambda _header, _body: {},
@@ -178,8 +212,15 @@ class Init:
         for kernel in [*self._kernels.values(), self._spare]:
             if kernel is not None and kernel.pid == pid:
                 kernel.exited(status)
+                if kernel.channel is not None:
+                    self._refuse_start(
+                        kernel.channel, "the process ended before it was ready; it may need more memory"
+                    )
+                if kernel is self._spare and not kernel.settled:
+                    self._refuse(0, StartupFailed(f"the first kernel ended before it was locked ({status=})"))
                 return
-        self._processes.exited(pid, status)
+        if not self._ahead.exited(pid, status):
+            self._ledger.disturbed |= self._processes.exited(pid, status)
 
     def _read(self) -> None:
         try:
@@ -196,9 +237,11 @@ class Init:
         if frame.channel:
             kernel = self._kernels.get(frame.channel)
             if kernel is not None:
+                self._ledger.disturbed |= len(self._kernels) > 1 or self._processes.busy
                 kernel.receive(frame.header, frame.body)
             return
         number = frame.header.get("id")
+        self._ledger.disturbed |= frame.header["op"].startswith(MAY_CHANGE_FILES)
         try:
             result = self._operate(frame)
         except CellforkError as error:
@@ -229,30 +272,79 @@ class Init:
         message = str(error)[:4000]
         self._link.send({"op": "reply", "id": number, "ok": False, "code": error.code, "message": message})
 
-    def _start_context(self, header: Header, _body: bytes) -> Header:
-        channel, language = header["context"], header["language"]
-        if language != "python":
-            raise Unsupported(f"no kernel for the language {language!r}")
+    def _start_ahead(self, header: Header, _body: bytes) -> Header | None:
+        """Start kernels that nobody has asked for yet, at home; answer at once, or with ``wait`` when they are ready."""
+        bodies = {language: body_of(language, self._memory) for language in header["languages"]}
+        kernels = {language: self._start_kernel(self._home, {}, body) for language, body in bodies.items()}
+        reply = {"op": "reply", "id": header["id"], "ok": True, "result": {}}
+        self._ahead.add(kernels, partial(self._link.send, reply) if header["wait"] else lambda: None)
+        return None if header["wait"] else {}
+
+    def _start_context(self, header: Header, _body: bytes) -> Header | None:
+        """Start a kernel.  One that says when it is ready is answered for then, however often code was sent meanwhile."""
+        channel, body = header["context"], body_of(header["language"], self._memory)
         if channel in self._kernels:
             raise Conflict(f"context {channel} exists")
         if not os.path.isdir(header["cwd"]):
             raise InvalidRequest(f"the working directory {header['cwd']!r} does not exist")
-        self._kernels[channel] = self._take_kernel(channel, header["cwd"], header["envs"])
-        return {}
+        ahead = None
+        if (
+            header["cwd"] == self._home and not header["envs"]
+        ):  # what a kernel started with cannot be changed later
+            ahead = self._ahead.take(header["language"])
+        if ahead is not None:
+            ahead.claim(channel)
+        kernel = ahead or self._take_kernel(channel, body, header["cwd"], header["envs"])
+        self._kernels[channel] = kernel
+        kernel.ledger = self._ledger
+        self._ledger.add_place(channel, header["cwd"])
+        if kernel.settled or not announces(body):
+            return {}
+        self._starting[channel] = header.get("id")
+        kernel.on_settled = partial(self._answer_start, channel, kernel)
+        return None
 
-    def _take_kernel(self, channel: int, cwd: str, envs: dict[str, str]) -> PythonKernel:
+    def _answer_start(self, channel: int, kernel: PythonKernel) -> None:
+        """Tell the host that a kernel is ready, or why it is not."""
+        if kernel.problem is not None:
+            self._refuse_start(channel, kernel.problem)
+        elif channel in self._starting:
+            reply = {"op": "reply", "id": self._starting.pop(channel), "ok": True, "result": {}}
+            self._link.send(reply)
+
+    def _refuse_start(self, channel: int, why: str) -> None:
+        if channel in self._starting:
+            self._refuse(self._starting.pop(channel), StartupFailed(why))
+
+    def _take_kernel(self, channel: int, body: Body, cwd: str, envs: dict[str, str]) -> PythonKernel:
         """Return the kernel that was forked ahead, or a new one; it can start working before it is asked to."""
+        if body is not python_kernel.run:
+            kernel = self._start_kernel(cwd, envs, body)
+            kernel.claim(channel)
+            return kernel
         spare, self._spare = self._spare, None
-        kernel = spare if spare is not None and spare.alive else self._start_kernel(self._home, {})
+        kernel = spare if spare is not None and spare.alive else self._start_kernel(self._home, {}, body)
         kernel.claim(channel, cwd=None if cwd == self._home else cwd, envs=envs)
         return kernel
 
-    def _start_kernel(self, cwd: str, envs: dict[str, str]) -> PythonKernel:
-        return PythonKernel.start(self._loop, self._link, self._image, cwd=cwd, envs=envs)
+    def _start_kernel(self, cwd: str, envs: dict[str, str], body: Body) -> PythonKernel:
+        """Fork a kernel.  What was ended a moment ago has its place until it is reaped: wait a little for room."""
+        start = partial(
+            PythonKernel.start, self._loop, self._link, self._image, cwd=cwd, envs=envs, body=body
+        )
+        for _ in range(TRIES_FOR_ROOM):
+            try:
+                return start()
+            except BlockingIOError:
+                time.sleep(PAUSE_FOR_ROOM)
+                self._reap_all()
+        return start()
 
     def _stop_context(self, header: Header, _body: bytes) -> Header:
         self._kernel(header)
+        self._refuse_start(header["context"], "the kernel was stopped before it was ready")
         self._kernels.pop(header["context"]).stop()
+        self._ledger.drop_place(header["context"])
         return {}
 
     def _interrupt(self, header: Header, _body: bytes) -> Header:
@@ -287,9 +379,15 @@ def settle_kernel(plan: Header, index: int | None, connection: socket.socket) ->
         owner = sandbox.owner_of(plan, index)
         for fd in (1, 2):
             os.fchown(fd, owner, owner)
-        sandbox.lock(plan, fds[0])
+        locks.lock(plan, fds[0])
         linux.prctl(linux.PR_SET_DUMPABLE, 1)
     _settle_in(plan)
+
+
+def _certificates(plan: Header) -> list[list[str]]:
+    """Return the entry of the home that holds the certificates which came with the request, if any did."""
+    path = plan.get("certificates")
+    return [["file", path, plan["body"].decode("ascii")]] if path else []
 
 
 def _settle_in(plan: Header) -> None:

@@ -13,6 +13,8 @@ from cellfork.wire.messages import check_from_guest
 
 READ_SIZE = 256 * 1024
 HIGH_WATER = 4 * 1024 * 1024
+MOST_DESCRIPTORS = 2
+"""That are received at once; the kernel drops what is more."""
 
 FrameHandler = Callable[[Frame], None]
 EndHandler = Callable[[ProtocolViolation | None], None]
@@ -37,6 +39,8 @@ class Connection:
         self._drained = asyncio.Event()
         self._drained.set()
         self._open = True
+        self.take_descriptors: Callable[[list[int]], None] | None = None
+        """Where it is set, descriptors that come with the bytes are received and belong to it; else they are dropped."""
         self._loop.add_reader(stream.fileno(), self._read)
 
     def send(self, header: dict[str, Any], body: bytes = b"", channel: int = 0) -> None:
@@ -67,7 +71,7 @@ class Connection:
 
     def _read(self) -> None:
         try:
-            data = self._socket.recv(READ_SIZE)
+            data = self._receive()
         except (BlockingIOError, InterruptedError):
             return
         except ConnectionError:
@@ -83,6 +87,16 @@ class Connection:
                     return
         except ProtocolViolation as violation:
             self._end(violation)
+
+    def _receive(self) -> bytes:
+        if self.take_descriptors is None:
+            return self._socket.recv(READ_SIZE)
+        data, fds, _flags, _address = socket.recv_fds(
+            self._socket, READ_SIZE, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
+        if fds:
+            self.take_descriptors(fds)
+        return data
 
     def _end(self, violation: ProtocolViolation | None) -> None:
         if self._open:

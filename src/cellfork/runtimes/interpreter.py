@@ -36,9 +36,10 @@ def describe(executable: str | None = None) -> Interpreter:
     try:
         answer = subprocess.run(command, capture_output=True, check=True, timeout=_SECONDS, env={}).stdout
         path, prefix, base, version, site_packages = json.loads(answer)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        number = tuple(map(int, version.split(".")))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, AttributeError) as error:
         raise StartupFailed(f"the interpreter {command[0]!r} does not answer: {error}") from error
-    if tuple(map(int, version.split("."))) < (3, 11):
+    if number < (3, 11):
         raise StartupFailed(
             f"the interpreter {command[0]!r} is Python {version}; sandboxes need 3.11 or newer"
         )

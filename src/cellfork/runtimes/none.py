@@ -16,6 +16,7 @@ from cellfork.model.specs import SandboxSpec, Template
 from cellfork.runtimes import interpreter, plan
 from cellfork.runtimes.base import RuntimeReport
 from cellfork.runtimes.guest import Meter, ProcessGuest
+from cellfork.runtimes.keeping import Keeping
 from cellfork.runtimes.zygote import Launch, Zygote
 from cellfork.runtimes.zygotes import Zygotes
 
@@ -49,29 +50,35 @@ class NoneRuntime:
 
     name: ClassVar[str] = "none"
 
-    def __init__(self) -> None:
-        self._zygotes = Zygotes(self._launch)
+    def __init__(self, *, keeping: Keeping | None = None) -> None:
+        """``keeping`` says how zygotes are kept (default: what the environment says)."""
+        self._zygotes = Zygotes(self._launch, keeping or Keeping.from_environment())
         self._guests: set[ProcessGuest] = set()
+        self._zygote_home: str | None = None
 
     async def start(self, spec: SandboxSpec) -> ProcessGuest:
         """Fork a process tree with a temporary home directory; no limit of ``spec`` is enforced."""
-        if spec.network.mode == "allow":
+        if spec.network.mode != "none":
             raise Unsupported(
-                "without isolation no network policy can be enforced; ask for 'none' or 'public'"
+                "without isolation no network policy can be enforced: the code has this machine's network as it is; "
+                "leave network out"
             )
-        zygote = await self._zygotes.of(spec.template)
+        zygote = await self._zygotes.of(spec.template, spec.tenant)
         home = tempfile.mkdtemp(prefix="cellfork-none-")
         ours, theirs = socket.socketpair()
         with theirs:
             child = zygote.fork(secrets.token_hex(8), [theirs.fileno()])
         guest = NoneGuest(ours, child, HomeMeter(home), self.name)
+        guest.claim()
         self._guests.add(guest)
         guest.on_end = self._guests.discard
         guest.send({"op": "become", "envs": dict(spec.envs), "home_path": home, "warm": False})
         await guest.wait_ready()
+        if spec.template.languages:
+            await guest.start_ahead(spec.template.languages, wait=False)
         return guest
 
-    async def probe(self) -> RuntimeReport:
+    async def probe(self, *, fresh: bool = False) -> RuntimeReport:
         """Plain processes can be started everywhere."""
         return RuntimeReport(self.name, available=True, features={"isolation": "none: only for trusted code"})
 
@@ -79,11 +86,16 @@ class NoneRuntime:
         """Kill every sandbox and zygote."""
         await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
         await self._zygotes.aclose()
+        home, self._zygote_home = self._zygote_home, None
+        if home is not None:
+            await HomeMeter(home).release()
 
     async def _launch(self, template: Template) -> Zygote:
         python = await asyncio.to_thread(interpreter.describe, template.interpreter)
         argv = plan.zygote_argv(python.executable, os.path.dirname(plan.package_directory()))
-        env = plan.environment(f"{python.prefix}/bin:{os.defpath}", tempfile.gettempdir())
+        if self._zygote_home is None:  # what is imported looks for settings there: nobody else may write them
+            self._zygote_home = tempfile.mkdtemp(prefix="cellfork-none-zygote-")
+        env = plan.environment(f"{python.prefix}/bin:{os.defpath}", self._zygote_home)
         settings = {
             "preload": list(template.preload),
             "seccomp_base": "",

@@ -1,7 +1,7 @@
 # Generated from client/_async/sandbox.py by scripts/unasync.py; do not edit.
 """``Sandbox``: create a sandbox, run code in it, end it."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +10,7 @@ from cellfork.client import remote
 from cellfork.client._sync.commands import Commands, Pty
 from cellfork.client._sync.execs import Execs
 from cellfork.client._sync.files import Files
+from cellfork.client._sync.network import Network
 from cellfork.client.bridges import Bridge, Handler, Inbox
 from cellfork.client.handlers import Handlers
 from cellfork.client.transport import Transport, choose
@@ -17,7 +18,8 @@ from cellfork.client.values import Context, SandboxInfo, SandboxMetrics
 from cellfork.model import events
 from cellfork.model.errors import InvalidRequest
 from cellfork.model.execution import Execution
-from cellfork.model.limits import Limits, NetworkPolicy
+from cellfork.model.limits import Limits
+from cellfork.model.network import NetworkPolicy
 from cellfork.model.results import ExecutionError, OutputMessage, Result
 from cellfork.model.specs import HOME, ContextSpec, ExecuteRequest, SandboxSpec, Template
 
@@ -39,9 +41,11 @@ class Sandbox:
     def __init__(self, sandbox: "Remote", bridge: Bridge) -> None:
         self._remote = sandbox
         self._bridge = bridge
+        self._spoken: set[str] = set()
         self.commands = Commands(sandbox, bridge)
         self.execs = Execs(sandbox, bridge)
         self.files = Files(sandbox, bridge)
+        self.network = Network(sandbox, bridge)
         self.pty = Pty(sandbox, bridge)
         self.notebook = Notebook(self)
 
@@ -54,10 +58,11 @@ class Sandbox:
         timeout: float | None = DEFAULT_TIMEOUT,
         *,
         limits: Limits | None = None,
-        network: NetworkPolicy | str | None = None,
+        network: NetworkPolicy | str | Iterable[str] | Mapping[str, Any] | None = None,
         envs: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         isolation: str = "namespaces",
+        tenant: str | None = None,
         url: str | None = None,
         api_key: str | None = None,
         transport: Transport | None = None,
@@ -65,13 +70,16 @@ class Sandbox:
         """Start a sandbox (E2B: ``Sandbox.create``).
 
         ``timeout`` is its life in seconds (``None``: until it is killed); ``limits`` default to the template's;
+        ``network`` is ``"none"`` (the default), a list of hosts (:class:`NetworkPolicy`) or ``"public"``.
         ``envs`` hold for every context and command; ``metadata`` is only remembered.  ``isolation`` names the
-        runtime: the default or, for code that is trusted, ``"none"``.  ``transport`` replaces the
-        engine that all sandboxes of this process share.
+        runtime: the default or, for code that is trusted, ``"none"``.  ``tenant`` names whom the sandbox belongs
+        to, where that is not always the same: sandboxes of different tenants share no zygote, and nothing that
+        served one is given to another.  It is not told inside.  ``transport`` replaces the engine that all
+        sandboxes of this process share.
 
         Raises :class:`IsolationUnavailable` where this machine lacks something (it says what, and the
         remedy), :class:`StartupFailed`, :class:`InvalidRequest`, and :class:`Unsupported` for what comes later:
-        ``url`` and ``api_key`` (remote sandboxes), any ``network`` but none.
+        ``url`` and ``api_key`` (remote sandboxes), and for a ``network`` without isolation, where nothing could enforce it.
         """
         transport = transport or choose(url, api_key)
         template = template or Template()
@@ -83,6 +91,7 @@ class Sandbox:
             metadata=dict(metadata or {}),
             timeout=timeout,
             isolation=isolation,
+            tenant="" if tenant is None else tenant,
         )
         bridge = Bridge(transport.host)
         return cls(bridge.call(transport.create, spec, undo=remote.abandon), bridge)
@@ -167,6 +176,7 @@ class Sandbox:
         Raises :class:`InvalidRequest` (text that cannot be encoded; ``language`` and ``context`` together),
         :class:`Unsupported` (language), :class:`NotFound` (context), :class:`LimitExceeded` (size, queue).
         """
+        self._prepare(language, context)
         request = _request(code, envs, timeout, allow_input=on_input is not None)
         handlers = Handlers(on_stdout, on_stderr, on_result, on_error, on_input)
         if not handlers:
@@ -195,11 +205,19 @@ class Sandbox:
 
         Arguments and errors are those of :meth:`run_code`.  Leaving the iteration early stops the code.
         """
+        self._prepare(language, context)
         request = _request(code, envs, timeout, allow_input=on_input is not None)
         handlers = Handlers(None, None, None, None, on_input)
         inbox, running = self._start(_id_of(context), request, language)
         for event in self._follow(inbox, running, handlers):
             yield event
+
+    def _prepare(self, language: str | None, context: Context | str | None) -> None:
+        """See, at the first time, that a language is there: what is missing is an error of the call, not of the code."""
+        if language is None or context is not None or language in self._spoken:
+            return
+        self._bridge.call(self._remote.contexts.prepare, language)
+        self._spoken.add(language)
 
     def _start(
         self, context: str | None, request: ExecuteRequest, language: str | None
@@ -246,6 +264,13 @@ class Sandbox:
     def list_code_contexts(self) -> list[Context]:
         """Return the contexts in the order of their creation (E2B: ``list_code_contexts``)."""
         return [remote.context_of(context) for context in self._bridge.call(self._remote.contexts.list)]
+
+    def list_languages(self) -> list[str]:
+        """Return the languages that code can be written in here: those that have a kernel in the template.
+
+        Every one is a ``language`` of :meth:`run_code`; ``cellfork languages`` tells how others get installed.
+        """
+        return self._bridge.call(self._remote.languages)  # type: ignore[no-any-return]
 
     def restart_code_context(self, context: Context | str) -> None:
         """Give a context a new interpreter; its state is lost, its id stays (E2B: ``restart_code_context``).

@@ -1,38 +1,41 @@
 """The ``namespaces`` runtime: a zygote in its own namespaces, and a locked fork of it for every sandbox."""
 
 import asyncio
+import contextlib
 import os
-import secrets
 import sys
+import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cellfork.guest import linux
 from cellfork.model.errors import (
     CellforkError,
-    InvalidRequest,
     IsolationUnavailable,
     Missing,
+    PostureMismatch,
     StartupFailed,
-    Unsupported,
 )
 from cellfork.model.limits import Limits
 from cellfork.model.specs import HOME, SandboxSpec, Template
 from cellfork.runtimes import interpreter, plan
 from cellfork.runtimes.base import RuntimeReport
 from cellfork.runtimes.guest import ProcessGuest
-from cellfork.runtimes.namespaces import layout, seccomp
+from cellfork.runtimes.keeping import Keeping
+from cellfork.runtimes.namespaces import layout, proofs, seccomp, selftest
 from cellfork.runtimes.namespaces.cgroups import Cgroups
+from cellfork.runtimes.namespaces.ids import Slots, host_ids
+from cellfork.runtimes.namespaces.inspection import Inspector, Tally
 from cellfork.runtimes.namespaces.prefork import NAME, Fork, Prefork
 from cellfork.runtimes.pool import Pool
+from cellfork.runtimes.variables import number_of
 from cellfork.runtimes.zygote import Launch, Zygote
-from cellfork.runtimes.zygotes import Zygotes
+from cellfork.runtimes.zygotes import Domain, Zygotes
 
-FIRST_HOST_ID = 1 << 29
-IDS_PER_ZYGOTE = 1 << 21
-ID_SLOTS = ((1 << 32) - FIRST_HOST_ID) // IDS_PER_ZYGOTE - 1
-"""Ranges of host ids, far above those of users and of /etc/subuid; each zygote takes one at random."""
+if TYPE_CHECKING:
+    from cellfork.runtimes.egress.gate import Gate
+    from cellfork.runtimes.egress.proxy import Proxy
 
 POOL_ENVIRONMENT = "CELLFORK_POOL"
 PREFORK_ENVIRONMENT = "CELLFORK_PREFORK"
@@ -45,52 +48,144 @@ class NamespacesRuntime:
     name: ClassVar[str] = NAME
 
     def __init__(
-        self, cgroups: Cgroups | None = None, *, pool: int | None = None, prefork: int | None = None
+        self,
+        cgroups: Cgroups | None = None,
+        *,
+        pool: int | None = None,
+        prefork: int | None = None,
+        keeping: Keeping | None = None,
+        proxy: "Proxy | None" = None,
     ) -> None:
-        """``pool`` sandboxes are kept started ahead (default: ``CELLFORK_POOL``, or 0), and of each zygote
-        ``prefork`` forks that can become any sandbox (default: ``CELLFORK_PREFORK``, or 1).
+        """``pool`` sandboxes are kept started ahead for every tenant and template (default: ``CELLFORK_POOL``,
+        or 0), and of each zygote ``prefork`` forks that can become any sandbox (default: ``CELLFORK_PREFORK``,
+        or 1).  ``keeping`` says how zygotes are kept (default: what the environment says).  ``proxy`` serves the
+        sandboxes that have a network (default: one with this machine's resolver and network).
         """
         self._cgroups = cgroups
-        pool = number_of(POOL_ENVIRONMENT, 0) if pool is None else pool
+        self._proxy = proxy
+        pool = number_of(POOL_ENVIRONMENT, 0, most=MOST_AHEAD) if pool is None else pool
         self._pool = Pool(pool, partial(self._start, warm=True))
-        self._prefork_size = number_of(PREFORK_ENVIRONMENT, 1) if prefork is None else prefork
-        self._zygotes = Zygotes(launch_zygote)
+        if prefork is None:
+            prefork = number_of(PREFORK_ENVIRONMENT, 1, most=MOST_AHEAD)
+        self._prefork_size = prefork
+        self._zygotes = Zygotes(
+            self._launch,
+            keeping or Keeping.from_environment(),
+            on_prepared=self._prepare,
+            on_retired=self._retire,
+        )
+        self.selftest = selftest.SelfTest(self._launch, self._become, proofs.directory())
+        self._id_slots = Slots()
         self._preforks: dict[Zygote, Prefork] = {}
+        self._inspectors: dict[Zygote, Inspector] = {}
         self._guests: set[ProcessGuest] = set()
+        self.postures = Tally()
+        """How many sandboxes were looked at before they were given out, and how many were not as they should be."""
+
+    def prepare(self) -> None:
+        """Start the spare zygotes now, not with the first sandbox."""
+        self._zygotes.prepare()
+
+    def kept(self, template: Template) -> int:
+        """Return how many sandboxes of ``template`` are there ahead, whoever they are for."""
+        return self._pool.kept(template)
 
     async def start(self, spec: SandboxSpec) -> ProcessGuest:
-        """Give out a sandbox that was started ahead, or fork one from the template's zygote."""
-        return await self._pool.take(spec) or await self._start(spec)
+        """Give out a sandbox that was started ahead, or fork one from the tenant's zygote."""
+        guest = await self._pool.take(spec) or await self._start(spec)
+        guest.claim()
+        return guest
 
     async def _start(self, spec: SandboxSpec, *, warm: bool = False) -> ProcessGuest:
-        if spec.network.mode != "none":
-            raise Unsupported(
-                f"the network policy {spec.network.mode!r} is not available yet; sandboxes have no network"
-            )
+        gate = self._gate(spec)
         cgroups = self._detect_cgroups()
         missing = cgroups.missing(spec.limits)
         if missing:
             raise IsolationUnavailable("this host cannot enforce the limits", tuple(missing))
-        zygote = await self._zygotes.of(spec.template)
+        if not self.selftest.passed:
+            await self._test_limits(spec, cgroups)
+        zygote = await self._zygotes.of(spec.template, spec.tenant)  # forks at once: it may be retired later
         try:
             fork = self._prefork(zygote, cgroups).take()
         except OSError as error:
             raise StartupFailed(f"a sandbox could not be started: {error}") from error
+        if not warm:
+            fork.guest.claim()
+        fork.guest.info = {"image": zygote.report["image"]}
         self._guests.add(fork.guest)
         fork.guest.on_end = self._guests.discard
-        await self._become(fork, cgroups, spec, warm=warm)
+        await self._become(fork, cgroups, spec, warm=warm, gate=gate)
+        if spec.template.languages:
+            await fork.guest.start_ahead(spec.template.languages, wait=warm)
         return fork.guest
 
-    @staticmethod
-    async def _become(fork: Fork, cgroups: Cgroups, spec: SandboxSpec, *, warm: bool) -> None:
+    def _gate(self, spec: SandboxSpec) -> "Gate | None":
+        """Return the way out of a sandbox that is to have one; the proxy is made for the first of them."""
+        if spec.network.mode == "none":
+            return None
+        from cellfork.runtimes.egress.gate import Gate
+
+        if self._proxy is None:
+            from cellfork.runtimes.egress.proxy import Proxy
+
+            self._proxy = Proxy()
+        return Gate(self._proxy, spec.network)
+
+    async def _test_limits(self, spec: SandboxSpec, cgroups: Cgroups) -> None:
+        """See whether the limits hold, while the zygote imports its modules.
+
+        Raises :class:`IsolationUnavailable` where one does not that ``spec`` asks for.
+        """
+        tested = self.selftest.result(cgroups, spec.template.interpreter)
+        _zygote, test = await asyncio.gather(self._zygotes.of(spec.template, spec.tenant), tested)
+        selftest.require(test, spec.limits)
+
+    async def _become(
+        self,
+        fork: Fork,
+        cgroups: Cgroups,
+        spec: SandboxSpec,
+        *,
+        warm: bool = False,
+        gate: "Gate | None" = None,
+    ) -> None:
         """Set the limits, then tell the fork what it is to be: nothing runs without its limits."""
         try:
             cgroups.limit(fork.group, spec.limits)
-            fork.guest.send({"op": "become", **plan.fork_request(spec, warm=warm)})
+            if gate is not None:
+                fork.guest.expect_listener(gate)
+            request = plan.fork_request(spec, warm=warm, gate=gate)
+            fork.guest.send({"op": "become", **request}, gate.certificates if gate else b"")
         except BaseException:
             await fork.guest.kill()
             raise
-        await fork.guest.wait_ready()
+        pid = await fork.guest.wait_ready()
+        await self._inspect(fork, pid, spec)
+
+    async def _inspect(self, fork: Fork, pid: int, spec: SandboxSpec) -> None:
+        """See from outside that the sandbox is what was asked for, before anything runs in it; otherwise kill it.
+
+        Its zygote then forks no more: what is wrong with one may be wrong with all.
+        """
+        start = time.perf_counter()
+        try:
+            posture = self._inspector(fork.zygote).inspect(pid, spec, fork.group)
+        except PostureMismatch as error:
+            fork.zygote.fit = False
+            await fork.guest.kill("posture", str(error))
+            raise
+        except BaseException:
+            await fork.guest.kill()
+            raise
+        seconds = time.perf_counter() - start
+        fork.guest.info = {**fork.guest.info, "posture": posture, "posture_seconds": seconds}
+
+    def _inspector(self, zygote: Zygote) -> Inspector:
+        """Return who looks at the sandboxes of ``zygote``.  Raises :class:`StartupFailed` where it is gone."""
+        if zygote not in self._inspectors:
+            self._inspectors = {known: one for known, one in self._inspectors.items() if known.alive}
+            self._inspectors[zygote] = Inspector(zygote, plan.package_directory(), self.postures)
+        return self._inspectors[zygote]
 
     def _prefork(self, zygote: Zygote, cgroups: Cgroups) -> Prefork:
         if zygote not in self._preforks:
@@ -98,21 +193,52 @@ class NamespacesRuntime:
             self._preforks[zygote] = Prefork(zygote, cgroups, self._prefork_size)
         return self._preforks[zygote]
 
-    async def probe(self) -> RuntimeReport:
-        """Start a bare sandbox and end it; report what was found and what is missing."""
-        features = describe_host(self._detect_cgroups())
-        missing = tuple(self._detect_cgroups().missing(Limits()))
+    async def _launch(self, template: Template) -> Zygote:
+        """Start a zygote whose host ids no other living zygote of this runtime has."""
+        slot = self._id_slots.take()
+        alive = False
         try:
-            await self._try_once()
+            zygote = await launch_zygote(template, host_ids(slot))
+            alive = True
+        finally:
+            self._id_slots.give(slot, lambda: alive and zygote.alive)
+        return zygote
+
+    async def _prepare(self, zygote: Zygote) -> None:
+        """Make forks of a zygote that is to serve soon, and know what to expect of them."""
+        self._prefork(zygote, self._detect_cgroups())
+        with contextlib.suppress(StartupFailed):  # it is gone; whoever asks for a sandbox will be told
+            self._inspector(zygote)
+
+    async def _retire(self, domain: Domain, zygote: Zygote) -> None:
+        """End what was forked from a zygote and belongs to nobody."""
+        await self._pool.drop(domain)
+        ahead = self._preforks.pop(zygote, None)
+        if ahead is not None:
+            await ahead.aclose()
+
+    async def probe(self, *, fresh: bool = False) -> RuntimeReport:
+        """Hit every limit, or recall that it holds; start a bare sandbox and end it; report what was found."""
+        cgroups = self._detect_cgroups()
+        features = describe_host(cgroups)
+        missing = tuple(cgroups.missing(Limits()))
+        limits = None
+        try:
+            limits = await self.selftest.result(cgroups, None, fresh=fresh)
+            missing += selftest.missing_of(limits, Limits())
+            if not missing:
+                await self._try_once()
+            features = {**features, "posture": str(self.postures)}
         except IsolationUnavailable as error:
             missing += error.missing or (Missing("isolation", str(error), "see the message"),)
         except CellforkError as error:
             missing += (Missing("start", str(error), "see the message"),)
-        return RuntimeReport(self.name, not missing, missing, features)
+        return RuntimeReport(self.name, not missing, missing, features, limits)
 
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""
         await self._pool.aclose()
+        await self.selftest.aclose()
         await asyncio.gather(*(ahead.aclose() for ahead in self._preforks.values()))
         self._preforks.clear()
         await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
@@ -123,6 +249,8 @@ class NamespacesRuntime:
         limits = Limits(memory=None, cpu=None, pids=None)
         bare = SandboxSpec(template=Template("probe", preload=()), limits=limits)
         probing = NamespacesRuntime(self._detect_cgroups(), pool=0, prefork=0)
+        probing.postures = self.postures
+        probing.selftest = self.selftest
         try:
             await probing.start(bare)
         finally:
@@ -134,33 +262,31 @@ class NamespacesRuntime:
         return self._cgroups
 
 
-def number_of(variable: str, otherwise: int) -> int:
-    """Return the number from 0 to 100 in an environment variable; :class:`InvalidRequest` for anything else."""
-    text = os.environ.get(variable, str(otherwise))
-    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= MOST_AHEAD):
-        raise InvalidRequest(f"{variable} is a number from 0 to {MOST_AHEAD}, not {text!r}")
-    return int(text)
+async def launch_zygote(template: Template, ids: list[int] | None = None) -> Zygote:
+    """Start a zygote for ``template`` in namespaces of its own.
 
-
-async def launch_zygote(template: Template) -> Zygote:
-    """Start a zygote for ``template`` in namespaces of its own."""
+    As root it gets the host ids ``[first, count]`` (``None``: any range).
+    """
     if not sys.platform.startswith("linux") or not linux.supported_machine():
         raise IsolationUnavailable("the namespaces runtime needs Linux on x86_64 or aarch64")
     python = await asyncio.to_thread(interpreter.describe, template.interpreter)
     package = plan.package_directory()
     env = {**plan.environment(layout.search_path(python)), "VIRTUAL_ENV": layout.VENV}
     boot_plan = {
-        "ids": host_ids() if os.geteuid() == 0 else None,
+        "ids": (ids or host_ids()) if os.geteuid() == 0 else None,
         "root": layout.template_root(python, package),
         "argv": plan.zygote_argv(f"{layout.VENV}/bin/python", layout.LIBRARY),
         "env": env,
+        "hostname": layout.HOSTNAME,
     }
     settings = {
         "preload": list(template.preload),
         "seccomp_base": seccomp.base_filter().hex(),
         "plan": sandbox_plan(python),
     }
-    return await Zygote.launch(Launch(boot_argv(package), {}, boot_plan, settings))
+    zygote = await Zygote.launch(Launch(boot_argv(package), {}, boot_plan, settings))
+    zygote.interpreter = python
+    return zygote
 
 
 def boot_argv(package: str) -> list[str]:
@@ -185,13 +311,9 @@ def sandbox_plan(python: interpreter.Interpreter) -> dict[str, Any]:
         "writable": [layout.DISK, *layout.PRIVATE_PLACES],
         "seccomp_delta": seccomp.delta_filter().hex(),
         "home": [list(entry) for entry in layout.sandbox_environment(python)],
+        "empty_path": layout.EMPTY,
         **layout.proc_restrictions(),
     }
-
-
-def host_ids() -> list[int]:
-    """Return first and count of a range of host ids for one zygote."""
-    return [FIRST_HOST_ID + secrets.randbelow(ID_SLOTS) * IDS_PER_ZYGOTE, IDS_PER_ZYGOTE]
 
 
 def describe_host(cgroups: Cgroups) -> Mapping[str, str]:
