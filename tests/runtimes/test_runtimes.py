@@ -148,3 +148,21 @@ def test_a_program_that_stands_back(start):
     code = "from cellfork import Sandbox\nwith Sandbox.create() as sandbox: print(sandbox.run_code('6 * 7').text)"
     done = subprocess.run([*start, sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "42\n", done.stderr
+
+
+def test_a_program_that_was_started_with_signals_ignored():
+    """What a parent ignores is handled in the ordinary way inside, also what only the C library can: make starts programs so."""
+    code = """
+import ctypes, platform
+ignored = (1).to_bytes(8, "little") + bytes(24)
+number = {"x86_64": 13, "aarch64": 134}[platform.machine()]
+for signal in (1, 3, 32, 33, 40):
+    assert ctypes.CDLL(None).syscall(number, signal, ignored, None, ctypes.c_size_t(8)) == 0
+from cellfork import Sandbox
+with Sandbox.create() as sandbox:
+    print(sandbox.run_code("next(line.split()[1] for line in open('/proc/self/status') if line.startswith('SigIgn'))").text)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert int(done.stdout.strip("'\n"), 16) == 1 << 12 | 1 << 24, (
+        done.stderr
+    )  # SIGPIPE and SIGXFSZ, as in every Python

@@ -102,8 +102,9 @@ def boot(plan: Plan, control: socket.socket, owner_fd: int, step: Step) -> None:
 
 def forget_signals() -> None:
     """Handle every signal in the ordinary way: who starts cellfork with ``nohup`` has some ignored or blocked."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
+    for number in range(1, signal.NSIG):
+        if number not in {signal.SIGKILL, signal.SIGSTOP}:
+            linux.reset_signal(number)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -69,6 +69,7 @@ _SYSCALLS = {
         "setns": 308,
         "unshare": 272,
         "sched_setattr": 314,
+        "rt_sigaction": 13,
     },
     "aarch64": {
         "pivot_root": 41,
@@ -77,6 +78,7 @@ _SYSCALLS = {
         "setns": 268,
         "unshare": 97,
         "sched_setattr": 274,
+        "rt_sigaction": 134,
     },
 }
 _SCHED_OTHER, _SCHED_RESET_ON_FORK = 0, 1
@@ -116,6 +118,15 @@ def reap() -> Iterator[tuple[int, int]]:
 def supported_machine() -> bool:
     """Tell whether the system call numbers of this machine are known."""
     return platform.machine() in _SYSCALLS
+
+
+def reset_signal(number: int) -> None:
+    """Handle a signal in the ordinary way, also one that the C library keeps to itself: rt_sigaction(2).
+
+    Those, 32 and 33, are ignored in whatever a program starts with posix_spawn(3) that has used them; make does so.
+    """
+    ordinary = bytes(32)
+    _check(_syscall("rt_sigaction", number, ordinary, None, ctypes.c_size_t(8)), f"signal {number}")
 
 
 def unshare(flags: int) -> None:
