@@ -291,7 +291,9 @@ class Few:
                 (group.paths["memory"] / name).write_text(limits["memory"])
             yield [str(path) for path in group.directories]
         finally:
-            assert asyncio.run(remove_when_empty(group, 20))  # whose owner was killed sees that when it looks next
+            assert asyncio.run(
+                remove_when_empty(group, 20)
+            )  # whose owner was killed sees that when it looks next
 
 
 @pytest.fixture
@@ -455,9 +457,10 @@ async def test_the_maker_dies() -> None:
             outcomes[-1:] == ["namespaces"] and set(outcomes) != {"namespaces"}
         ):
             outcomes.append(await one(namespaces))
+            await asyncio.sleep(0 if outcomes[-1] == "namespaces" else 0.2)  # a new zygote is on its way
         assert all(
             outcome in {"namespaces", "StartupFailed", "IsolationUnavailable"} for outcome in outcomes
-        ), outcomes
+        ), sorted(set(outcomes))
         assert outcomes[-1] == "namespaces", outcomes
         assert first.alive
 

@@ -137,13 +137,13 @@ def answer_http(server: Server, connected: socket.socket) -> None:
             ),
             0,
         )
-        while len(data) < length:
+        while len(data) < length or (b"chunked" in head.lower() and not data.endswith(b"0\r\n\r\n")):
             piece = connected.recv(65536)
             if not piece:
                 return
             server.note(piece)
             data += piece
-        data = data[length:]
+        data = b"" if b"chunked" in head.lower() else data[length:]
         path = head.split(b" ")[1].decode()
         connected.sendall(server.pages.get(path, page(b"hello")))
 

@@ -15,6 +15,7 @@ from cellfork.model.errors import (
     IsolationUnavailable,
     Missing,
     PostureMismatch,
+    SandboxGone,
     StartupFailed,
 )
 from cellfork.model.limits import Limits
@@ -114,7 +115,10 @@ class NamespacesRuntime:
         fork.guest.info = {"image": zygote.report["image"]}
         self._guests.add(fork.guest)
         fork.guest.on_end = self._guests.discard
-        await self._become(fork, cgroups, spec, warm=warm, gate=gate)
+        try:
+            await self._become(fork, cgroups, spec, warm=warm, gate=gate)
+        except SandboxGone as error:
+            raise StartupFailed(f"the sandbox ended while it was started: {error}") from error
         if spec.template.languages:
             await fork.guest.start_ahead(spec.template.languages, wait=warm)
         return fork.guest
