@@ -217,7 +217,7 @@ def of_python() -> Iterator[Finding]:
 
 
 def _packages(names: Sequence[str]) -> Iterator[Finding]:
-    cost = "code that imports it fails; sandboxes have no network to install it from"
+    cost = "code that imports it fails, unless its sandbox may install it (network=['packages'])"
     for name in names:
         yield _package(name, "absent", cost, "pip install 'cellfork[science]'")
 
