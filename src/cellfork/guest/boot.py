@@ -93,10 +93,15 @@ def boot(plan: Plan, control: socket.socket, owner_fd: int, step: Step) -> None:
         step("user namespace")
         _enter_as_root(plan["ids"])
     step("pid namespace")
+    told_read, told_write = os.pipe()
     pid = linux.clone_sibling()
     if pid:
         control.send(json.dumps({"op": "booted", "pid": pid}).encode())
         os._exit(0)
+    # Nothing is said, not even a failure, before the host knows whom it has to reap.
+    os.close(told_write)
+    os.read(told_read, 1)
+    os.close(told_read)
     _become_zygote(plan, control, owner_fd, step)
 
 
