@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -495,3 +496,25 @@ async def test_init_dies_before_it_is_ready() -> None:
             with pytest.raises(CellforkError):
                 await waiting
         assert (await namespaces.start(SPEC)).isolation == "namespaces"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a process write the id maps")
+def test_nobody_waits_for_ever_where_namespaces_are_refused() -> None:
+    """The process that was to write the id maps ends with the boot stage, not only when it is told to write."""
+    before = set(orphans())
+    assert_refused(ask(refuse=[["unshare", errno.EPERM, 0, ANY_BIT, linux.CLONE_NEWUSER]]))
+    deadline = time.monotonic() + 5
+    while left := set(orphans()) - before:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def orphans() -> Iterator[int]:
+    """Yield the boot stages of cellfork that no program waits for any more."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            if (
+                "\nPPid:\t1\n" in status.read_text()
+                and b"cellfork.guest.boot" in (status.parent / "cmdline").read_bytes()
+            ):
+                yield int(status.parent.name)

@@ -177,9 +177,12 @@ def _enter_as_root(ids: list[int]) -> None:
     entered_read, entered_write = os.pipe()
     mapper = os.fork()
     if mapper == 0:
-        os.read(entered_read, 1)
-        for name in ("uid_map", "gid_map"):
-            _write(name, f"0 {ids[0]} {ids[1]}", dir_fd=myself)
+        os.close(entered_write)
+        if os.read(
+            entered_read, 1
+        ):  # nothing comes where the namespaces were refused, or this stage was killed
+            for name in ("uid_map", "gid_map"):
+                _write(name, f"0 {ids[0]} {ids[1]}", dir_fd=myself)
         os._exit(0)
     linux.unshare(NAMESPACES | linux.CLONE_NEWUSER)
     os.write(entered_write, b"1")
