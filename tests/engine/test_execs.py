@@ -133,6 +133,36 @@ async def test_timeout_escalates(stage: Stage, command: str, signals: list[int])
     assert exec_.log.text("stdout") == "kept\n"
 
 
+async def test_a_deadly_timeout(stage: Stage):
+    """A timeout that is deadly ends a command with SIGKILL at once, and one that has ended before not at all."""
+    exec_ = await stage.sandbox.execs.create(sh("deaf"), timeout=5, deadly=True)
+    await stage.clock.advance(4.9)
+    assert exec_.status == "RUNNING"
+    await stage.clock.advance(0.2)
+    assert (exec_.status, exec_.signal, exec_.timed_out) == ("STOPPED", 9, True)
+    assert [request["signal"] for request in stage.guest.requests("process.signal")] == [9]
+    quick = await stage.sandbox.execs.create(sh("exit 3"), timeout=5, deadly=True)
+    await quick.wait()
+    await stage.clock.advance(10)
+    assert (quick.status, quick.exit_code, quick.timed_out) == ("EXITED", 3, False)
+
+
+async def test_the_end_is_told(stage: Stage):
+    """Whoever asked is told once that a command ended, at once where it has already, and when its sandbox ends."""
+    told: list[object] = []
+    exec_ = await stage.sandbox.execs.create(sh("hang"))
+    exec_.when_ended(told.append)
+    assert told == []
+    exec_.kill()
+    await exec_.wait()
+    exec_.when_ended(told.append)
+    assert told == [exec_, exec_]
+    other = await stage.sandbox.execs.create(sh("hang"))
+    other.when_ended(told.append)
+    await stage.sandbox.kill()
+    assert told[2:] == [other]
+
+
 async def test_exit_in_the_same_breath_as_the_start(stage: Stage):
     """An exit that is read together with the reply to the start is not lost, nor is the pid."""
 

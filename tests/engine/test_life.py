@@ -81,6 +81,18 @@ async def test_everything_raises_after_the_end(stage: Stage):
         assert caught.value.reason == "request"
 
 
+async def test_a_timeout_of_zero_is_the_end(stage: Stage):
+    """0 ends the sandbox in the same moment, for the reason that a deadline has; ``False`` is no number."""
+    running = await stage.start("hang")
+    with pytest.raises(InvalidRequest):
+        stage.sandbox.set_timeout(False)
+    stage.sandbox.set_timeout(0)
+    assert (stage.sandbox.state, stage.sandbox.end_reason) == ("ended", "deadline")
+    assert (await running.wait()).terminal.reason == "deadline"
+    await settle()
+    assert stage.guest.killed == ["deadline"]
+
+
 async def test_deadline_kills_with_its_reason(stage: Stage):
     """At the deadline what runs is ``killed: deadline``; a new timeout moves it."""
     stage.sandbox.set_timeout(10)

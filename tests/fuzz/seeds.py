@@ -40,6 +40,7 @@ def message(channel: int, op: str) -> dict[str, Any]:
     if op == "reply":
         header |= {name: _EXAMPLES[types[0]] for name, types in REPLY[True].items()}
     return header | {
+        "kept": {"kind": "kernel"},
         "process.output": {"stream": "pty"},
         "watch.event": {"kind": "write"},
         "done": {"status": "ok"},

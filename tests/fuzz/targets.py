@@ -8,7 +8,7 @@ this directory for a moment each.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.fuzz import networks, outputs, seeds, sessions, wires, zygotes
+from tests.fuzz import adoptions, networks, outputs, seeds, sessions, wires, zygotes
 
 One = Callable[[bytes], None]
 
@@ -28,13 +28,14 @@ class Target:
 
 TARGETS = (
     Target("frames", wires.frames, seeds.streams, 120),
-    Target("header", wires.header, seeds.headers, 140),
+    Target("header", wires.header, seeds.headers, 110),
     Target("messages", wires.messages, seeds.headers, 120),
     Target("bundles", wires.bundles, seeds.bundles, 120),
     Target("values", wires.values, seeds.jsons, 100),
-    Target("sessions", sessions.run, seeds.decisions, 70),
+    Target("sessions", sessions.run, seeds.decisions, 60),
     Target("connection", sessions.connection, seeds.streams, 40),
     Target("zygote", zygotes.run, seeds.zygote_messages, 50),
+    Target("kept", adoptions.run, adoptions.seeds, 40),
     Target("terminal", outputs.terminal, seeds.texts, 60),
     Target("llm", outputs.llm, seeds.texts, 30),
     Target("heads", networks.heads, lambda: list(networks.HEAD_SEEDS), 40),

@@ -313,7 +313,7 @@ def test_read_does_not_starve(disk, home):
     assert disk.call("file.stat", path="a")["size"] == 20 * CHUNK
     assert all(disk.answer(request) is None for request in requests)
     for request in requests:
-        assert disk.result(request) == {"size": 20 * CHUNK}
+        assert disk.result(request)["size"] == 20 * CHUNK
     order = [frame.header["id"] for frame in disk.frames("chunk")]
     assert order == requests * 20
 
@@ -382,7 +382,51 @@ def test_read_errors(disk, home):
         assert type(caught.value) is error
 
 
+def test_read_goes_on_in_the_same_file_only(disk, home):
+    """A part tells which file it is of; where another has taken its place, the next part is refused."""
+    disk.write("f", b"first")
+    first = disk.call("file.read", path="f", offset=0, length=2, file=None)
+    assert (first["size"], first["total"]) == (2, 5)
+    assert first["mtime"] == (home / "f").stat().st_mtime_ns
+    assert disk.call("file.read", path="f", offset=2, length=2, file=first["file"])["size"] == 2
+    disk.write("f", b"other")
+    with pytest.raises(Conflict, match="replaced"):
+        disk.call("file.read", path="f", offset=2, length=2, file=first["file"])
+
+
 # Writing
+
+
+def test_attributes(disk, home):
+    """Extended attributes are set with the file, shown by their prefix, and gone when the file is replaced."""
+    handle = disk.call("file.open", path="f", mode=None, append=False)["handle"]
+    attributes = {"user.a.x": "1", "user.a.y": "\u00fc", "user.b": "2"}
+    entry = disk.call("file.close", handle=handle, commit=True, attributes=attributes, prefix="user.a.")
+    assert entry["attributes"] == {"x": "1", "y": "\u00fc"}
+    os.setxattr(home / "f", "user.a.z", b"\xff")
+    assert disk.call("file.stat", path="f", prefix="user.a.")["attributes"] == {"x": "1", "y": "\u00fc"}
+    assert "attributes" not in disk.call("file.stat", path="f")
+    assert disk.call("file.move", source="f", destination="g", prefix="user.a.")["attributes"]["x"] == "1"
+    assert disk.write("g", b"new") and os.listxattr(home / "g") == []
+    os.setxattr(home / "g", "user.a.large", b"x" * (files.MAX_ATTRIBUTES + 1))
+    assert disk.call("file.stat", path="g", prefix="user.a.")["attributes"] == {}
+    for wrong in ({"prefix": 1}, {"prefix": None}):
+        with pytest.raises(InvalidRequest):
+            disk.call("file.stat", path="g", **wrong)
+
+
+def test_links_in_the_end(disk, home):
+    """With a prefix an entry says where a link leads in the end; nothing where that is nowhere."""
+    (home / "d").mkdir()
+    (home / "one").symlink_to("two")
+    (home / "two").symlink_to("d")
+    (home / "broken").symlink_to("missing")
+    (home / "loop").symlink_to("loop")
+    entry = disk.call("file.stat", path="one", prefix="user.")
+    assert (entry["resolved"], stat.S_ISDIR(entry["resolved_mode"])) == (str(home / "d"), True)
+    assert stat.S_ISLNK(entry["format"])
+    for name in ("broken", "loop"):
+        assert "resolved" not in disk.call("file.stat", path=name, prefix="user.")
 
 
 def test_write_new_file(disk, home):

@@ -154,7 +154,7 @@ def test_path_of_the_request_is_searched(commands, tmp_path):
         (["./data"], {}, PathNotPermitted, "not a program"),
         (["./lost"], {}, PathNotFound, "interpreter in its first line"),
         (["plain"], {"envs": {"PATH": "."}}, PathNotPermitted, "not executable"),
-        (["true"], {"user": "root"}, Unsupported, "'user'"),
+        (["true"], {"user": "nobody"}, Unsupported, "'user'"),
         (["true", "x" * 200_000], {}, LimitExceeded, "too long"),
         ([], {}, InvalidRequest, "argv"),
         ([""], {}, InvalidRequest, "argv"),
@@ -197,6 +197,14 @@ def test_process_limit_is_a_limit(commands, monkeypatch):
     monkeypatch.setattr(os, "posix_spawn", refuse)
     with pytest.raises(LimitExceeded, match="limit of processes"):
         commands.start("true")
+
+
+def test_root_is_the_same_user_with_another_name(commands):
+    """Who asks for root gets root's name, and the rights that everybody has."""
+    line = 'test "$USER $LOGNAME $(id -u)" = "root root '
+    for user in ("root", "0"):
+        process = commands.start("sh", "-c", f'{line}{os.getuid()}"', user=user)
+        assert commands.code(process) == 0
 
 
 def test_own_user_by_any_name(commands):

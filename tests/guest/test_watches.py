@@ -197,6 +197,63 @@ def test_upload_is_create_chmod_write(disk, home):
     assert len(disk.events()) == 3
 
 
+def test_a_replaced_file_is_not_created(disk, home):
+    """A file that the host writes in the place of another one is given its mode and written, and was there before."""
+    (home / "f").write_text("old")
+    disk.start()
+    handle = disk.call("file.open", path="f", mode=None, append=False)["handle"]
+    disk.call("file.write", b"new", handle=handle)
+    assert disk.events() == []
+    disk.call("file.close", handle=handle, commit=True)
+    assert disk.events() == [("f", "chmod"), ("f", "write")]
+    (home / "f").rename(home / "g")
+    assert disk.events()[2:] == [("f", "rename"), ("g", "create")]
+
+
+def test_flush_tells_everything_first(disk, home):
+    """When a flush is answered, what had happened was told, in directories that appeared a moment ago too."""
+    disk.start(recursive=True)
+    for number in range(50):
+        (home / f"d{number}" / "e").mkdir(parents=True)
+        (home / f"d{number}" / "e" / "f").write_text("x")
+        disk.link.frames.clear()
+        disk.call("watch.flush", watch=1)
+        told = [frame.header["name"] for frame in disk.frames("watch.event", watch=1)]
+        assert {f"d{number}", f"d{number}/e", f"d{number}/e/f"} <= set(told)
+    with pytest.raises(NotFound):
+        disk.call("watch.flush", watch=2)
+
+
+def test_flush_has_an_end(disk, home, monkeypatch):
+    """Whoever makes directories faster than they are listed does not keep a flush from its answer."""
+    monkeypatch.setattr(watches, "MAX_DIRECTORIES", 20)
+    disk.start(recursive=True)
+    watch = disk.service._watches[1]
+    more = (home / f"n{number}" for number in range(1000))
+    original = watch._list
+
+    def list_and_add(name):
+        next(more).mkdir()
+        original(name)
+
+    monkeypatch.setattr(type(watch), "_list", lambda self, name: list_and_add(name))
+    next(more).mkdir()
+    assert disk.call("watch.flush", watch=1) == {}
+
+
+def test_local_watches_refuse_network_mounts(disk, home, monkeypatch):
+    """Where only what happens here would be told, a client that did not ask for that is refused."""
+    disk.call("watch.start", watch=1, path="~", local=True)
+    with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+        kinds = {line.partition(" - ")[2].partition(" ")[0].partition(".")[0] for line in mounts}
+    monkeypatch.setattr(watches, "NETWORK_KINDS", frozenset(kinds))
+    with pytest.raises(InvalidRequest, match=f"cannot watch path on network filesystem: {home}"):
+        disk.call("watch.start", watch=2, path="~", local=True)
+    disk.call("watch.start", watch=2, path="~", local=False)
+    with pytest.raises(PathNotFound):
+        disk.call("watch.start", watch=3, path="missing", local=True)
+
+
 def test_the_directory_itself(disk, home):
     """The end of the watched directory is told with an empty name; the watch can still be stopped."""
     (home / "d").mkdir()

@@ -95,6 +95,12 @@ def test_the_names_of_javas_errors(sandbox, code, name, value):
     assert value in error.value
 
 
+def test_javas_properties_hold_the_variables_of_the_sandbox(sandbox):
+    """Variables are system properties as well; what the JVM itself has by that name stays."""
+    assert run(sandbox, "java", 'System.getProperty("CELLFORK_SANDBOX")').text == "1"
+    assert run(sandbox, "java", 'System.getProperty("java.version") != null').text == "true"
+
+
 def test_javas_variables_of_an_execution(sandbox):
     """They are environment variables and system properties, and those of processes whose environment is asked for."""
     code = """

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 BUSY = """
@@ -23,10 +23,12 @@ while True: pass
 
 
 @contextmanager
-def program(code: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+def program(
+    code: str, *, arguments: Sequence[str] = (), **environment: str
+) -> Iterator["subprocess.Popen[str]"]:
     """Run a Python program; talk to it over its standard input and output."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

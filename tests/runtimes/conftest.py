@@ -1,15 +1,19 @@
 """Runtimes of both kinds behind one fixture, and a small client that speaks the wire protocol."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from cellfork.model.errors import StartupFailed
 from cellfork.model.limits import Limits
 from cellfork.model.specs import HOME, SandboxSpec, Template
+from cellfork.runtimes.guest import Meter, ProcessGuest
 from cellfork.runtimes.namespaces.runtime import NamespacesRuntime
 from cellfork.runtimes.none import NoneRuntime
+from cellfork.runtimes.zygote import Child
 from cellfork.wire.frames import Frame
 
 BARE = Template("bare", preload=())
@@ -55,6 +59,16 @@ class Client:
             channel, "context.start", context=channel, language="python", cwd=cwd, envs=envs
         )
         assert reply["ok"], reply
+
+
+def guest_without_processes() -> tuple[ProcessGuest, socket.socket]:
+    """Return a guest, and init's end of its connection."""
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    child = Child(loop.create_future(), loop.create_future())
+    child.forked.set_exception(StartupFailed("made up"))
+    child.forked.exception()
+    return ProcessGuest(ours, child, Meter(), "test"), theirs
 
 
 @pytest.fixture(params=["namespaces", "none"])

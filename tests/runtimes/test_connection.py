@@ -1,12 +1,14 @@
 """The host's end of the connection: what a guest must not say ends it, and nothing is delivered after that."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
 
+from cellfork.guest.sandbox import read_request
 from cellfork.model.errors import ProtocolViolation
 from cellfork.runtimes.connection import Connection
 from cellfork.wire.frames import Frame, encode
@@ -72,3 +74,26 @@ async def test_the_end_of_the_guest(ends: Ends) -> None:
     ends.guest.close()
     await asyncio.sleep(0.01)
     assert ends.ended == [None]
+
+
+async def test_descriptors_come_with_the_first_byte(ends: Ends) -> None:
+    """What is sent with descriptors is one frame like any other, also where the guest reads it piece by piece; what follows stays behind it."""
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    sending = Connection(ours, lambda _frame: None, ends.ended.append)
+    try:
+        sending.send_with([reading], {"op": "become", "volumes": ["/a"]}, b"body")
+        sending.send({"op": "ping", "id": 1})
+        found: list[int] = []
+        request = await asyncio.to_thread(read_request, theirs.fileno(), found)
+        assert request == {"op": "become", "volumes": ["/a"], "body": b"body"}
+        assert len(found) == 1
+        os.write(writing, b"x")
+        assert os.read(found[0], 1) == b"x"
+        assert not os.get_inheritable(found[0])
+        assert await asyncio.to_thread(read_request, theirs.fileno()) == {"op": "ping", "id": 1}
+    finally:
+        sending.close()
+        theirs.close()
+        for fd in (reading, writing, *found):
+            os.close(fd)

@@ -56,6 +56,17 @@ async def test_a_request_of_another_kind_gets_its_own(pooled):
     assert guest.info["pid"] not in waiting
 
 
+async def test_variables_of_somebody_are_never_waiting(pooled):
+    """Sandboxes with cellfork's own variables are kept ahead with them; a request with others neither gets nor changes them."""
+    own = replace(SPEC, envs={"CELLFORK_DISPLAY_SAVED_IMAGES": "1"})
+    await pooled.start(own)
+    await filled(pooled)
+    waiting = {guest.info["pid"] for guest in waiting_in(pooled)}
+    assert (await pooled.start(replace(own, envs={"SECRET": "1"}))).info["pid"] not in waiting
+    assert (await pooled.start(own)).info["pid"] in waiting
+    assert (await pooled.start(SPEC)).info["pid"] not in waiting
+
+
 async def test_a_sandbox_that_died_while_waiting_is_not_given_out(pooled):
     """What ended in the pool is skipped."""
     await pooled.start(SPEC)

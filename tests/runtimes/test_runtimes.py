@@ -29,6 +29,39 @@ async def test_a_sandbox_starts_runs_and_ends(runtime):
     assert await client.closed == ("request", "")
 
 
+async def test_a_kill_whose_caller_is_cancelled(runtime):
+    """Everything is given back before the cancellation takes effect: nobody else would wait for it."""
+    guest = await runtime.start(SPEC)
+    pid = guest.info["pid"]
+    killing = asyncio.create_task(guest.kill())
+    await asyncio.sleep(0)
+    killing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await killing
+    assert not Path(f"/proc/{pid}").exists()
+    assert guest._ending.done()
+
+
+async def test_a_runtime_ends_after_what_it_gave_out(runtime, monkeypatch):
+    """A sandbox that ended by itself has been given back when its runtime has been closed."""
+    guest = await runtime.start(SPEC)
+    client = Client(guest)
+    release, released = guest._meter.release, []
+
+    async def release_slowly():
+        await asyncio.sleep(0.3)
+        await release()
+        released.append(guest)
+
+    monkeypatch.setattr(guest._meter, "release", release_slowly)
+    os.kill(guest.info["pid"], signal.SIGKILL)
+    async with asyncio.timeout(5):
+        await client.closed
+        await guest._child.exited
+    await runtime.aclose()
+    assert released == [guest]
+
+
 async def test_after_the_end_nothing_can_be_sent(runtime):
     """send() raises SandboxGone once the sandbox has ended."""
     guest = await runtime.start(SPEC)

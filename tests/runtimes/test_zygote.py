@@ -143,3 +143,20 @@ async def test_in_use_is_what_was_claimed(tmp_path):
     assert await child.exited == 0
     assert zygote.last_end > 0
     await zygote.aclose()
+
+
+async def test_the_end_needs_no_thread(tmp_path, monkeypatch):
+    """It is killed and reaped where there is none to be had, as at the end of a program."""
+    zygote = await launch(tmp_path)
+    child, connection = fork(zygote)
+    _pid, pidfd = await child.forked
+
+    def none(*_arguments, **_named):
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", none)
+    await zygote.aclose()
+    assert not Path(f"/proc/{zygote.pid}").exists()
+    assert child.exited.done()
+    os.close(pidfd)
+    connection.close()

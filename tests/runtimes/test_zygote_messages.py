@@ -18,6 +18,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "booted": {"pid": 1},
     "ready": {},
     "failed": {"step": "root", "errno": None, "message": "no"},
+    "adopted": {"version": 1, "fit": True, "forks": 0, "image": "0"},
     "forked": {"sandbox": "a", "pid": 1},
     "refused": {"sandbox": "a", "message": "no", "fit": True},
     "exited": {"sandbox": "a", "status": 0},
@@ -35,7 +36,7 @@ def test_messages_that_are_right():
 def test_fields_of_a_wrong_type(op):
     """A field that is absent or of another type is a violation; a truth value is no number."""
     for name in MESSAGES[op]:
-        other: Any = "text" if name in {"pid", "status", "errno", "fit"} else 5
+        other: Any = "text" if name in {"pid", "status", "errno", "fit", "version", "forks"} else 5
         truth: Any = 1 if name == "fit" else True
         wrongs: tuple[Any, ...] = (1.5, [], {}, other, truth)
         for wrong in wrongs:

@@ -23,11 +23,14 @@ class Contexts:
         Raises :class:`Unsupported` for an unknown language, :class:`InvalidRequest` for a working directory
         that does not exist and for malformed variables, :class:`StartupFailed`, :class:`SandboxGone`.
         """
+        self._host.check_running()
         context = self._add(spec or ContextSpec())
         try:
             await context.start()
+            await self._host.save()
         except BaseException:
-            self.remove(context.id)
+            if context.id in self._contexts:
+                self.remove(context.id)
             raise
         return context
 
@@ -48,6 +51,20 @@ class Contexts:
         context = self._defaults.get(name)
         if context is None:
             context = self._defaults[name] = self._add(ContextSpec(language=name))
+            self._host.save()
+        return context
+
+    def is_default(self, context: Context) -> bool:
+        """Tell whether a context is the default one of its language."""
+        return self._defaults.get(context.language) is context
+
+    def restore(self, id: str, spec: ContextSpec, *, default: bool) -> Context:
+        """Have a context again that was there before this process."""
+        context = Context(self._host, spec)
+        context.id = id
+        self._contexts[id] = context
+        if default:
+            self._defaults[spec.language] = context
         return context
 
     async def prepare(self, language: str | None) -> None:
@@ -58,6 +75,7 @@ class Contexts:
         """
         if language_of(language) == DEFAULT_LANGUAGE:
             return
+        self._host.check_running()
         context = self.default(language)
         try:
             await context.start()
@@ -68,6 +86,7 @@ class Contexts:
 
     async def restart(self, id: str) -> Context:
         """Replace a context's kernel; the id stays, the state is lost.  What runs or waits is ``Killed``."""
+        self._host.check_running()
         context = self.get(id)
         await context.restart()
         return context
@@ -79,6 +98,7 @@ class Contexts:
         if self._defaults.get(context.language) is context:
             del self._defaults[context.language]
         context.remove()
+        self._host.save()
 
     def on_sandbox_end(self, reason: events.KillReason | None, message: str, error: ErrorFactory) -> None:
         """End everything in every context."""

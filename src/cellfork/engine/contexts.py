@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,8 +33,20 @@ class Host(Protocol):
         """The sandbox's limits."""
         ...
 
-    def attach_channel(self, context: "Context") -> int:
-        """Return a new channel whose frames go to ``context``."""
+    def check_running(self) -> None:
+        """Raise :class:`SandboxPaused` in a pause, :class:`SandboxGone` after the end."""
+        ...
+
+    def send(self, header: Header, body: bytes = b"", channel: int = 0) -> None:
+        """Send a frame to the guest."""
+        ...
+
+    def save(self) -> Awaitable[None]:
+        """Keep what has changed, where that is kept; whoever awaits knows that it is."""
+        ...
+
+    def attach_channel(self, context: "Context", channel: int | None = None) -> int:
+        """Return a new channel whose frames go to ``context``, or the one that it had."""
         ...
 
     def detach_channel(self, channel: int) -> None:
@@ -142,6 +154,18 @@ class Context:
         self._over = lambda: NotFound(f"the context {self.id} was removed")
         self._stop("the context was removed")
 
+    def restore(self, channel: int, next_count: int | None, running: RunningExecution | None) -> None:
+        """Have the kernel that this context had before this process, and what it runs."""
+        started: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
+        started.set_result({})
+        self._kernel = Kernel(self._host.attach_channel(self, channel), started)
+        self._kernel.timer = self.settings.clock.later(0, _nothing)
+        self._running = running
+        if running is None or next_count is None:
+            self._on_idle(self._kernel, next_count)
+        else:
+            self._kernel.next_count = next_count
+
     # -------------------------------------------------------------------------------- for executions
 
     def withdraw(self, execution: RunningExecution) -> None:
@@ -153,7 +177,7 @@ class Context:
         """Send the answer to a question of the code that runs."""
         body = encoded(text, "input", self.settings.code)
         if self._kernel is not None:
-            self.guest.send({"op": "input", "execution": execution.id}, body, self._kernel.channel)
+            self._host.send({"op": "input", "execution": execution.id}, body, self._kernel.channel)
 
     def send_interrupt(self) -> None:
         """Send SIGINT to the kernel's process group."""
@@ -236,7 +260,7 @@ class Context:
             "silent": False,
         }
         try:
-            self.guest.send(header, execution.code, kernel.channel)
+            self._host.send(header, execution.code, kernel.channel)
         except CellforkError:
             return  # the sandbox has ended; the close that follows ends the execution
         execution.begin(kernel.next_count, kernel.started)
@@ -251,6 +275,7 @@ class Context:
             language=spec.language,
             cwd=spec.cwd,
             envs=dict(spec.envs),
+            label=self.id,
         )
         self._kernel = kernel = Kernel(channel, started)
         kernel.timer = self.settings.clock.later(
@@ -295,6 +320,10 @@ class Context:
         self._queue.clear()
         self._running = None
         return taken
+
+
+def _nothing() -> None:
+    """Be a timer that nobody waits for."""
 
 
 def _exit_message(header: Header) -> str:

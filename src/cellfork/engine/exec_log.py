@@ -65,6 +65,20 @@ class ExecLog:
         marker = [self._marker] if self._marker is not None and self._marker.sequence > sequence else []
         return [*self._head[bisect_right(self._head, sequence, key=_sequence) :], *marker, *newest]
 
+    def bytes_from(self, offset: int) -> tuple[bytes, int]:
+        """Return what was kept from byte ``offset`` on of all that was written, and how much was written.
+
+        What was dropped is one marker; who is behind it already does not get it.
+        """
+        head = b"".join(item.data for item in self._head)
+        tail = b"".join(item.data for item in self._tail)
+        skipped = len(head) + self._dropped
+        if offset >= skipped:
+            kept = tail[offset - skipped :]
+        else:
+            kept = head[offset:] + (self._marker.data if self._marker is not None else b"") + tail
+        return kept, skipped + len(tail)
+
     async def batch(self, sequence: int) -> list[ExecOutput]:
         """Return what was kept after number ``sequence``; wait for it.  Nothing means the end."""
         while True:
@@ -90,6 +104,11 @@ class ExecLog:
         return b"".join(item.data for item in self.since(0) if item.type in streams).decode(
             "utf-8", "replace"
         )
+
+    @property
+    def last(self) -> int:
+        """The number of the newest piece: what comes has a higher one."""
+        return self._sequence
 
     @property
     def size(self) -> int:

@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Literal, Protocol
 from cellfork.engine.checks import check_envs, check_seconds, check_text
 from cellfork.engine.clock import Timer
 from cellfork.engine.exec_log import ExecLog
-from cellfork.engine.requests import Requests
+from cellfork.engine.requests import Requests, look_at
 from cellfork.engine.retention import Retained
 from cellfork.engine.settings import Settings
 from cellfork.engine.values import ExecOutput, Stream
@@ -60,11 +61,18 @@ class Exec:
     """One command.  All methods belong to the engine's event loop.
 
     ``exit_code`` is a number once it has ended by itself or by a signal (128 + n for signal n), ``signal`` the number of
-    that signal.  ``timed_out`` tells that its own ``timeout`` ended it.
+    that signal.  ``timed_out`` tells that its own ``timeout`` ended it, at once with SIGKILL where that is ``deadly``.
     """
 
     def __init__(
-        self, host: Host, number: int, spec: ExecSpec, timeout: float | None, on_end: "Callable[[Exec], None]"
+        self,
+        host: Host,
+        number: int,
+        spec: ExecSpec,
+        timeout: float | None,
+        on_end: "Callable[[Exec], None]",
+        *,
+        deadly: bool = False,
     ) -> None:
         self.id = new_id()
         self.spec = spec
@@ -74,11 +82,13 @@ class Exec:
         self.exit_code: int | None = None
         self.signal: int | None = None
         self.timed_out = False
+        self.deadly = deadly
         self.log = ExecLog(host.limits.output_bytes)
         self._host = host
         self.timeout = timeout
         self._on_end = on_end
         self._timer: Timer | None = None
+        self._listeners: list[Callable[[Exec], object]] = []
         self._starting: asyncio.Future[dict[str, Any]] | None = None
         self._stopping = False
         self._error: CellforkError | None = None
@@ -104,6 +114,7 @@ class Exec:
             raise Conflict(f"the exec {self.id} has ended")
         if self._starting is None:
             self._starting = self._send_start()
+            self._starting.add_done_callback(look_at)  # whoever waited may have been cancelled
         try:
             reply = await asyncio.shield(self._starting)
         except CellforkError as error:
@@ -161,6 +172,13 @@ class Exec:
         elif not self.ended:
             self._tell(signal.SIGKILL)
 
+    def when_ended(self, listener: "Callable[[Exec], object]") -> None:
+        """Call ``listener`` when the command ends, at once where it has; it must not raise."""
+        if self.ended:
+            listener(self)
+        else:
+            self._listeners.append(listener)
+
     async def end(self) -> bool:
         """Kill the command and wait for its end, at most the engine's grace; ``False`` where it had ended."""
         if self.ended:
@@ -172,6 +190,15 @@ class Exec:
         return True
 
     # --------------------------------------------------------------------------------- for the table
+
+    def restore(self, pid: int) -> None:
+        """Run as this process, since before this one; ``timeout`` is what is left of it."""
+        self.pid = pid
+        self.status = "RUNNING"
+        self._starting = asyncio.get_running_loop().create_future()
+        self._starting.set_result({"pid": pid})
+        if self.timeout is not None:
+            self._timer = self._host.settings.clock.later(max(0.0, self.timeout), self._on_timeout)
 
     def on_output(self, stream: Stream, data: bytes) -> None:
         """Take a piece of output."""
@@ -191,6 +218,8 @@ class Exec:
 
     def _send_start(self) -> asyncio.Future[dict[str, Any]]:
         spec, pty = self.spec, self.spec.pty
+        now = self._host.settings.clock.time_ns() / 1e9
+        deadline = None if self.timeout is None else now + self.timeout
         return self._host.requests.send(
             "process.start",
             process=self.number,
@@ -200,6 +229,7 @@ class Exec:
             user=spec.user,
             stdin=spec.stdin,
             pty=[pty.rows, pty.cols] if pty is not None else None,
+            label=json.dumps({"id": self.id, "tag": spec.tag, "deadline": deadline, "deadly": self.deadly}),
         )
 
     def _started(self, reply: dict[str, Any]) -> None:
@@ -217,7 +247,10 @@ class Exec:
 
     def _on_timeout(self) -> None:
         self.timed_out = True
-        self.stop()
+        if self.deadly:
+            self.kill()
+        else:
+            self.stop()
 
     def _end(self, code: int | None, status: Status) -> None:
         if self.ended:
@@ -228,6 +261,9 @@ class Exec:
         self.exit_code = code
         self._on_end(self)
         self.log.end(self._host.settings.clock.time_ns(), code)
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener(self)
 
     def _check_started(self) -> None:
         self._host.check_running()
@@ -250,8 +286,12 @@ class Execs:
         self._live: dict[int, Exec] = {}
         self._all: Retained[Exec] = Retained(host.settings.kept_execs, host.settings.kept_bytes)
 
-    async def create(self, spec: ExecSpec, *, autostart: bool = True, timeout: float | None = None) -> Exec:
-        """Create a command and, with ``autostart``, start it.  ``timeout`` (seconds) ends it, SIGTERM first.
+    async def create(
+        self, spec: ExecSpec, *, autostart: bool = True, timeout: float | None = None, deadly: bool = False
+    ) -> Exec:
+        """Create a command and, with ``autostart``, start it.
+
+        ``timeout`` (seconds) ends it, SIGTERM first; where it is ``deadly``, with SIGKILL at once.
 
         Raises :class:`InvalidRequest` for malformed text, and what :meth:`Exec.start` raises.
         """
@@ -260,7 +300,7 @@ class Execs:
             raise LimitExceeded(f"{MAX_LIVE:,} execs are there already")
         self._last += 1
         checked = self._checked(spec)
-        exec_ = Exec(self._host, self._last, checked, check_seconds(timeout), self._ended)
+        exec_ = Exec(self._host, self._last, checked, check_seconds(timeout), self.ended, deadly=deadly)
         self._live[exec_.number] = exec_
         self._all.add(exec_.id, exec_)
         if autostart:
@@ -314,6 +354,17 @@ class Execs:
             )
         return exec_.exit_code, exec_.log.text("stdout", "stderr", "pty")
 
+    def number_from(self, last: int) -> None:
+        """Give new commands numbers above ``last``."""
+        self._last = last
+
+    def restore(self, exec_: Exec, id: str, pid: int) -> None:
+        """Have a command again that ran before this process."""
+        exec_.id = id
+        self._live[exec_.number] = exec_
+        self._all.add(id, exec_)
+        exec_.restore(pid)
+
     def forget(self, exec_: Exec) -> None:
         """Keep an exec that has ended no longer."""
         self._all.forget(exec_.id)
@@ -339,7 +390,8 @@ class Execs:
 
     # -------------------------------------------------------------------------------------- details
 
-    def _ended(self, exec_: Exec) -> None:
+    def ended(self, exec_: Exec) -> None:
+        """Take note that a command has ended."""
         self._live.pop(exec_.number, None)
         if self._all.get(exec_.id) is not None:
             self._all.ended(exec_)

@@ -126,6 +126,10 @@ class RunningExecution:
         """
         return self._recorder.log.follow(after)
 
+    def since(self, after: int) -> list[Event]:
+        """Return the events so far after number ``after``; what later ones made void is left out."""
+        return self._recorder.log.since(after)
+
     async def wait(self) -> Execution:
         """Return the execution when it has ended.  Cancelling the wait leaves the code running."""
         await self._recorder.log.wait_closed()

@@ -15,11 +15,17 @@ ErrorFactory = Callable[[], CellforkError]
 class Requests:
     """The requests that wait for their reply, by id.  Use in one event loop only."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, last: int = 0) -> None:
+        """``last`` is the number of the last request that was sent by somebody else."""
         self._send = send
-        self._last = 0
+        self._last = last
         self._waiting: dict[int, tuple[asyncio.Future[Header], ChunkHandler | None]] = {}
         self._over: ErrorFactory | None = None
+        self._refused: ErrorFactory | None = None
+
+    def refuse(self, error: ErrorFactory | None) -> None:
+        """Refuse requests from now on, but for those whose outcome does not matter; ``None``: take them again."""
+        self._refused = error
 
     def send(
         self, op: str, body: bytes = b"", *, on_chunk: ChunkHandler | None = None, **fields: Any
@@ -28,6 +34,21 @@ class Requests:
 
         The future fails with what init answered, or with :class:`SandboxGone` when the sandbox ends.
         """
+        if self._refused is not None and self._over is None:
+            future: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
+            future.set_exception(self._refused())
+            return future
+        return self._request(op, body, on_chunk, fields)
+
+    def send_in_pause(
+        self, op: str, body: bytes = b"", *, on_chunk: ChunkHandler | None = None, **fields: Any
+    ) -> asyncio.Future[Header]:
+        """Send a request, whether others are refused or not."""
+        return self._request(op, body, on_chunk, fields)
+
+    def _request(
+        self, op: str, body: bytes, on_chunk: ChunkHandler | None, fields: Mapping[str, Any]
+    ) -> asyncio.Future[Header]:
         future: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
         if self._over is not None:
             future.set_exception(self._over())
@@ -44,7 +65,7 @@ class Requests:
 
     def tell(self, op: str, **fields: Any) -> None:
         """Send a request whose outcome does not matter."""
-        self.send(op, **fields).add_done_callback(_ignore)
+        self._request(op, b"", None, fields).add_done_callback(look_at)
 
     def on_reply(self, header: Mapping[str, Any]) -> None:
         """Hand a reply to whoever waits for it.
@@ -86,6 +107,7 @@ def _fail(future: asyncio.Future[Header], error: CellforkError) -> None:
         future.set_exception(error)
 
 
-def _ignore(future: asyncio.Future[Header]) -> None:
+def look_at(future: asyncio.Future[Header]) -> None:
+    """Look at how a request ended, for a caller that may not: its failure is then no error that nobody saw."""
     if not future.cancelled():
         future.exception()

@@ -1,9 +1,11 @@
 """What an engine's owner may choose: the clock, how patient stopping is, how much is kept."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cellfork.engine.clock import Clock, SystemClock
-from cellfork.model.limits import MiB
+from cellfork.model.execution import Execution
+from cellfork.model.limits import GiB, MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +31,13 @@ class Settings:
     """Ended execs of one sandbox that can still be asked for."""
     kept_bytes: int = 64 * MiB
     """Bytes of output that ended executions, and ended execs, of one sandbox hold together."""
+    paused: float | None = None
+    """How long a sandbox may be paused before it is killed (``None``: for ever)."""
+    archives: str | None = None
+    """Directory of snapshots and of the files of paused sandboxes (``None``: a temporary one that goes with the engine)."""
+    archive_bytes: int = 32 * GiB
+    """Bytes that all of them may take together."""
     whole_file: int = 512 * MiB
     """Largest file that is read in one piece; a larger one has to be streamed."""
+    on_execution: Callable[[Execution], None] | None = None
+    """Called with every execution that has ended, in the engine's loop; it must not raise."""

@@ -1,6 +1,7 @@
 """What the engine hands out about commands and files: plain values, quick to import."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from stat import filemode
 from typing import Literal
@@ -62,6 +63,10 @@ class EntryInfo:
 
     ``size`` is in bytes, ``mode`` holds the permission bits, ``mtime`` is Unix time in nanoseconds, ``symlink_target``
     where a symbolic link points to.  ``lossy``: the name is not UTF-8 and cannot be given back as it is shown.
+
+    The rest is there where it was asked for (see :class:`~cellfork.engine.files.Files`): ``attributes``, ``format`` (the kind of
+    file as ``st_mode`` has it), ``ctime`` (when anything of it changed last, Unix time in nanoseconds), and of a symbolic link
+    ``resolved``, where it leads in the end (``None``: nowhere), with the ``st_mode`` of that.
     """
 
     name: str
@@ -74,6 +79,11 @@ class EntryInfo:
     mtime: int
     symlink_target: str | None = None
     lossy: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    format: int = 0
+    resolved: str | None = None
+    resolved_mode: int = 0
+    ctime: int = 0
 
     @property
     def permissions(self) -> str:

@@ -9,7 +9,7 @@ from cellfork.engine.checks import check_text
 from cellfork.engine.replay import Changes
 from cellfork.engine.requests import Requests
 from cellfork.engine.values import FilesystemEvent
-from cellfork.model.errors import SandboxGone
+from cellfork.model.errors import SandboxGone, SandboxPaused
 
 MAX_EVENTS = 10_000
 MAX_NAMES = 8 * 1024 * 1024
@@ -42,18 +42,18 @@ class Watch:
         self._events: deque[FilesystemEvent] = deque()
         self._size = 0
         self._lost = False
-        self._stopped = False
+        self._stopped = self._over = False
         self._changes = Changes()
 
     def take(self) -> list[FilesystemEvent]:
-        """Return the events since the last call.  Raises :class:`SandboxGone` after the sandbox's end."""
+        """Return the events since the last call.  Raises :class:`SandboxGone` after the end of what made them."""
         taken = [LOST] if self._lost else []
         taken += self._events
         self._events.clear()
         self._size = 0
         self._lost = False
-        if not taken and not self._stopped:
-            self._watches.host.check_running()
+        if not taken and not self._stopped and self._over:
+            raise self._watches.host.gone()
         return taken
 
     async def batch(self) -> list[FilesystemEvent]:
@@ -61,6 +61,11 @@ class Watch:
         while not (taken := self.take()) and not self._stopped:
             await self._changes.next()
         return taken
+
+    async def flush(self) -> None:
+        """Return when everything that has happened up to now can be taken."""
+        if not self._stopped:
+            await self._watches.host.requests.send("watch.flush", watch=self.number)
 
     async def events(self) -> AsyncIterator[FilesystemEvent]:
         """Yield events until the watch is stopped."""
@@ -86,6 +91,7 @@ class Watch:
 
     def on_sandbox_end(self) -> None:
         """Wake whoever waits."""
+        self._over = True
         self._changes.tell()
 
 
@@ -97,15 +103,17 @@ class Watches:
         self._last = 0
         self._watches: dict[int, Watch] = {}
 
-    async def start(self, path: str, *, recursive: bool = False) -> Watch:
+    async def start(self, path: str, *, recursive: bool = False, local: bool = False) -> Watch:
         """Watch a directory; with ``recursive`` those below it too, also those that come later.
 
-        Raises :class:`PathNotFound`, :class:`NotADirectory`, :class:`LimitExceeded`.
+        Raises :class:`PathNotFound`, :class:`NotADirectory`, :class:`LimitExceeded`; with ``local`` also
+        :class:`InvalidRequest` for a file system of the network, whose changes by others nobody tells.
         """
         check_text(path, "a path")
         self._last += 1
         watch = self._watches[self._last] = Watch(self, self._last)
-        started = self.host.requests.send("watch.start", watch=watch.number, path=path, recursive=recursive)
+        fields: dict[str, Any] = {"path": path, "recursive": recursive, "local": local}
+        started = self.host.requests.send("watch.start", watch=watch.number, **fields)
         try:
             await started
         except BaseException as error:
@@ -118,7 +126,10 @@ class Watches:
     async def stop(self, watch: Watch) -> None:
         """Stop a watch."""
         if self._watches.pop(watch.number, None) is not None:
-            await self.host.requests.send("watch.stop", watch=watch.number)
+            try:
+                await self.host.requests.send("watch.stop", watch=watch.number)
+            except SandboxPaused:
+                self.host.requests.tell("watch.stop", watch=watch.number)  # init hears of it later
 
     def on_event(self, header: dict[str, Any]) -> None:
         """Hand an event to its watch."""

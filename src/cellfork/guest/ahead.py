@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from cellfork.guest.kernels import PythonKernel
+from cellfork.guest.kernels import Kernel
 
 
 class Ahead:
@@ -14,11 +14,16 @@ class Ahead:
     """
 
     def __init__(self) -> None:
-        self._kernels: dict[str, PythonKernel] = {}
-        self._unsettled: set[PythonKernel] = set()
+        self._kernels: dict[str, Kernel] = {}
+        self._unsettled: set[Kernel] = set()
         self._told: Callable[[], None] | None = None
 
-    def add(self, kernels: Mapping[str, PythonKernel], told: Callable[[], None]) -> None:
+    @property
+    def pids(self) -> set[int]:
+        """Their pids."""
+        return {kernel.pid for kernel in self._kernels.values()}
+
+    def add(self, kernels: Mapping[str, Kernel], told: Callable[[], None]) -> None:
         """Keep ``kernels``; ``told`` is called once, when each of them waits for code, or never will."""
         self._kernels |= kernels
         self._unsettled = {kernel for kernel in kernels.values() if not kernel.settled}
@@ -27,7 +32,7 @@ class Ahead:
             kernel.on_settled = partial(self._settled, kernel)
         self._tell()
 
-    def take(self, language: str) -> PythonKernel | None:
+    def take(self, language: str) -> Kernel | None:
         """Return the kernel of ``language``, which may still be getting ready; ``None`` where there is none."""
         kernel = self._kernels.pop(language, None)
         if kernel is None:
@@ -48,7 +53,7 @@ class Ahead:
                 return True
         return False
 
-    def _settled(self, kernel: PythonKernel) -> None:
+    def _settled(self, kernel: Kernel) -> None:
         kernel.on_settled = None
         self._unsettled.discard(kernel)
         self._tell()

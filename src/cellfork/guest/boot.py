@@ -13,6 +13,7 @@ Sources: bubblewrap's two-step root (mount a tmpfs, pivot into it, build from th
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -39,11 +40,22 @@ def main(control_fd: int, owner_fd: int) -> NoReturn:
     control = socket.socket(fileno=control_fd)
     plan: Plan = json.loads(control.recv(1 << 20))
     step = Step()
+    take_descriptors()
     try:
         boot(plan, control, owner_fd, step)
     except OSError as error:
         report_failure(control, step, error)
     os._exit(1)
+
+
+def take_descriptors() -> None:
+    """Let this process, and so the maker and the zygote, have as many descriptors as they may.
+
+    The want of their owner is not to be every sandbox's end: namespaces that were prepared wait as messages, and those of a user
+    may hold no more descriptors than the sender's limit says (unix(7), ``ETOOMANYREFS``).  Each sandbox gets a number of its own later.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def report_failure(control: socket.socket, step: "Step", error: OSError) -> None:

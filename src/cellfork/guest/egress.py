@@ -5,6 +5,7 @@ accepts from it; what comes and goes never passes through init, and once the hos
 connection is refused at once.
 """
 
+import contextlib
 import socket
 from typing import Any
 
@@ -26,8 +27,11 @@ def listen(address: list[Any]) -> socket.socket:
 
 
 def hand_over(connection: socket.socket, header: dict[str, Any], listener: socket.socket) -> None:
-    """Send a frame and with its first byte the socket, then close this end of it."""
+    """Send a frame and with its first byte the socket, then close this end of it.
+
+    Where the host has ended, only that: whoever reads the connection hears of it.
+    """
     data = encode(header)
-    with listener:
+    with listener, contextlib.suppress(ConnectionError):
         sent = socket.send_fds(connection, [data], [listener.fileno()])
-    connection.sendall(data[sent:])
+        connection.sendall(data[sent:])

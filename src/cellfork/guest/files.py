@@ -7,16 +7,17 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cellfork.guest import trees
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop
-from cellfork.guest.paths import display, is_utf8, os_errors, resolve
+from cellfork.guest.paths import display, encode, is_utf8, os_errors, resolve
 from cellfork.guest.services import Handler, Result, Turns, Work, answering, flag, number
 from cellfork.model.errors import (
+    Conflict,
     InvalidRequest,
     IsADirectory,
     LimitExceeded,
@@ -45,8 +46,10 @@ NEW_DIRECTORY_MODE = 0o755
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
-TEMPORARY = re.compile(rb"\.cellfork-[0-9a-f]{16}")
-"""Names of files that are being written."""
+TEMPORARY = re.compile(rb"\.cellfork-[0-9a-f]{16}(~?)")
+"""Names of files that are being written; those with a tilde are to replace a file that was there."""
+MAX_ATTRIBUTES = 4096
+"""Bytes of the extended attributes of one file that an entry shows, names and values together."""
 
 
 @dataclass(slots=True)
@@ -77,7 +80,9 @@ class Files:
             "file.write": self._write,
             "file.close": self._close,
             "file.list": self._list,
+            "file.search": self._search,
             "file.stat": self._stat,
+            "file.change": self._change,
             "file.move": self._move,
             "file.remove": self._remove,
             "file.mkdir": self._mkdir,
@@ -85,9 +90,17 @@ class Files:
 
     def close(self) -> None:
         """Drop every file that is being written and end the work under way."""
-        for handle in list(self._writing):
-            self._drop(handle)
+        self.forget()
         self._turns.close()
+
+    def forget(self) -> None:
+        """Do the same, and be ready for others: whoever asked is gone."""
+        for handle in list(self._writing):
+            try:
+                self._drop(handle)
+            except OSError:  # its directory is not what it was, and not ours to repair
+                continue
+        self._turns.forget()
 
     # Reading
 
@@ -96,17 +109,20 @@ class Files:
         offset, length = number(header, "offset"), number(header, "length", -1)
         with os_errors(path):
             fd = _open_regular(path, os.O_RDONLY)
-            size = os.fstat(fd).st_size
-        rest = max(0, size - offset) if size else MAX_UNSIZED
-        if length >= 0:
-            rest = min(rest, length)
-        self._answer(header, self._send_file(header["id"], fd, path, offset, rest))
+        self._answer(header, self._send_file(header, fd, path, offset, length))
 
-    def _send_file(self, request: int, fd: int, path: bytes, offset: int, rest: int) -> Work[Result]:
-        """Send up to ``rest`` bytes: no more than the file had at first, so that one that grows has an end."""
-        sent = 0
+    def _send_file(
+        self, header: dict[str, Any], fd: int, path: bytes, offset: int, length: int
+    ) -> Work[Result]:
+        """Send up to ``length`` bytes: no more than the file had at first, so that one that grows has an end."""
+        sent, request = 0, header["id"]
         try:
             with os_errors(path):
+                status = os.fstat(fd)
+                _check_same(path, status, header.get("file"))
+                rest = max(0, status.st_size - offset) if status.st_size else MAX_UNSIZED
+                if length >= 0:
+                    rest = min(rest, length)
                 os.lseek(fd, offset if rest else 0, os.SEEK_SET)
                 while sent < rest and (piece := os.read(fd, min(CHUNK, rest - sent))):
                     self._link.send({"op": "chunk", "id": request}, piece)
@@ -114,7 +130,7 @@ class Files:
                     yield
         finally:
             os.close(fd)
-        return {"size": sent}
+        return {"size": sent, "total": status.st_size, "mtime": status.st_mtime_ns, "file": _name_of(status)}
 
     # Writing
 
@@ -152,10 +168,11 @@ class Files:
         writing = self._handle(handle)
         try:
             with os_errors(writing.target):
+                _set_attributes(writing.fd, _texts(header.get("attributes", {})))
                 if writing.path != writing.target:
                     os.rename(writing.path, writing.target)
                     writing.path = writing.target
-                return self._entry(writing.target)
+                return self._entry(writing.target, _prefix(header))
         finally:
             self._drop(handle)
 
@@ -179,22 +196,31 @@ class Files:
     def _stat(self, header: dict[str, Any], body: bytes) -> Result:
         path = resolve(header.get("path"), self._home)
         with os_errors(path):
-            return self._entry(path)
+            return self._entry(path, _prefix(header))
 
     def _list(self, header: dict[str, Any], body: bytes) -> None:
         path = resolve(header.get("path"), self._home)
         depth = number(header, "depth", 1)
         with os_errors(path):
             os.scandir(path).close()
-        self._answer(header, self._send_list(header["id"], path, depth))
+        work = trees.listing(path, depth, MAX_ENTRIES)
+        self._answer(header, self._send_list(header["id"], path, work, _prefix(header)))
 
-    def _send_list(self, request: int, path: bytes, depth: int) -> Work[Result]:
+    def _search(self, header: dict[str, Any], body: bytes) -> None:
+        path = resolve(header.get("path"), self._home)
+        matches = _matcher(header.get("pattern"))
+        with os_errors(path):
+            os.stat(path)
+        work = trees.search(path, matches, MAX_ENTRIES)
+        self._answer(header, self._send_list(header["id"], path, work, _prefix(header)))
+
+    def _send_list(self, request: int, path: bytes, work: Work[trees.Listing], prefix: str) -> Work[Result]:
         """Send the entries as JSON, one in a line: more than a header can hold."""
         with os_errors(path):
-            found, truncated = yield from trees.listing(path, depth, MAX_ENTRIES)
+            found, truncated = yield from work
         room = MAX_LISTING
         for start in range(0, len(found), PAGE):
-            entries = (self._describe(*below) for below in found[start : start + PAGE])
+            entries = (self._describe(*below, prefix) for below in found[start : start + PAGE])
             lines = [json.dumps(entry) + "\n" for entry in entries]
             count = _fitting(lines, room)
             page = "".join(lines[:count])
@@ -205,10 +231,20 @@ class Files:
             yield
         return {"truncated": truncated}
 
-    def _entry(self, path: bytes) -> Result:
-        return self._describe(path, os.lstat(path))
+    def _entry(self, path: bytes, prefix: str = "") -> Result:
+        return self._describe(path, os.lstat(path), prefix)
 
-    def _describe(self, path: bytes, status: os.stat_result) -> Result:
+    def _describe(self, path: bytes, status: os.stat_result, prefix: str = "") -> Result:
+        """Describe a file; with ``prefix`` also its attributes of such names, its kind, and where a link leads in the end."""
+        entry = self._describe_itself(path, status)
+        if prefix:
+            entry |= {"attributes": _attributes(path, prefix), "format": stat.S_IFMT(status.st_mode)}
+            entry["ctime"] = status.st_ctime_ns
+            if stat.S_ISLNK(status.st_mode):
+                entry |= _resolved(path)
+        return entry
+
+    def _describe_itself(self, path: bytes, status: os.stat_result) -> Result:
         return {
             "name": display(os.path.basename(path) or b"/"),
             "path": display(path),
@@ -224,22 +260,43 @@ class Files:
 
     # Changing
 
+    def _change(self, header: dict[str, Any], body: bytes) -> Result:
+        """Set the mode and attributes of a file (``null``: take one away); a symbolic link is followed."""
+        path = resolve(header.get("path"), self._home)
+        mode = None if header.get("mode") is None else number(header, "mode", 0, 0o7777)
+        attributes = header.get("attributes", {})
+        if not isinstance(attributes, dict):
+            raise InvalidRequest("attributes is an object of text")
+        changes = {
+            encode(name): None if value is None else encode(value) for name, value in attributes.items()
+        }
+        with os_errors(path):
+            before = stat.S_IMODE(os.stat(path).st_mode)
+            if changes and not before & stat.S_IWUSR:
+                os.chmod(path, before | stat.S_IWUSR)  # attributes need it
+            for name, value in changes.items():
+                _change_attribute(path, name, value)
+            wanted = before if mode is None else mode
+            if wanted != stat.S_IMODE(os.stat(path).st_mode):
+                os.chmod(path, wanted)
+            return self._entry(path, _prefix(header))
+
     def _move(self, header: dict[str, Any], body: bytes) -> None:
         source = _changeable(resolve(header.get("source"), self._home))
         destination = _changeable(resolve(header.get("destination"), self._home))
-        self._answer(header, self._move_there(source, destination))
+        self._answer(header, self._move_there(source, destination, _prefix(header)))
 
-    def _move_there(self, source: bytes, destination: bytes) -> Work[Result]:
+    def _move_there(self, source: bytes, destination: bytes, prefix: str) -> Work[Result]:
         with os_errors(source):
             if (yield from _is_inside(destination, source)):
                 raise InvalidRequest(f"'{display(source)}' cannot be moved into itself")
         with os_errors(destination):
             _make_parents(destination)
             if _rename(source, destination):
-                return self._entry(destination)
-        return (yield from self._move_across(source, destination))
+                return self._entry(destination, prefix)
+        return (yield from self._move_across(source, destination, prefix))
 
-    def _move_across(self, source: bytes, destination: bytes) -> Work[Result]:
+    def _move_across(self, source: bytes, destination: bytes, prefix: str) -> Work[Result]:
         """Move to another mount: copy beside the destination, rename, remove the source."""
         temporary = _temporary_beside(destination)
         try:
@@ -252,7 +309,7 @@ class Files:
         with os_errors(source):
             yield from _remove_any(source)
         with os_errors(destination):
-            return self._entry(destination)
+            return self._entry(destination, prefix)
 
     def _remove(self, header: dict[str, Any], body: bytes) -> Result | None:
         path = _changeable(resolve(header.get("path"), self._home))
@@ -345,16 +402,18 @@ def _append(target: bytes, mode: int | None) -> _Writing:
 
 def _replace(target: bytes, mode: int | None) -> _Writing:
     """Begin a temporary file beside the target, with the mode that the target will have."""
+    replaced = b"~"
     try:
         status = os.lstat(target)
     except FileNotFoundError:
+        replaced = b""
         mode = NEW_FILE_MODE if mode is None else mode
     else:
         _check_regular(target, status)
         if not os.access(target, os.W_OK):
             raise PathNotPermitted(f"'{display(target)}' is not writable")
         mode = status.st_mode & 0o777 if mode is None else mode
-    temporary = _temporary_beside(target)
+    temporary = _temporary_beside(target) + replaced
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.fchmod(fd, mode)
     return _Writing(fd, temporary, target)
@@ -478,6 +537,95 @@ def _unlink_if_there(path: bytes) -> None:
         os.unlink(path)
     except OSError:
         pass
+
+
+def _check_same(path: bytes, status: os.stat_result, name: object) -> None:
+    """Refuse to go on reading a file that is not the one which reading began with."""
+    if name is not None and name != _name_of(status):
+        raise Conflict(f"'{display(path)}' was replaced while it was read")
+
+
+def _name_of(status: os.stat_result) -> str:
+    """Return what tells a file from another one that takes its place."""
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _prefix(header: dict[str, Any]) -> str:
+    prefix = header.get("prefix", "")
+    if not isinstance(prefix, str):
+        raise InvalidRequest("prefix is how the names of extended attributes begin")
+    return prefix
+
+
+def _texts(attributes: object) -> dict[bytes, bytes]:
+    if not isinstance(attributes, dict):
+        raise InvalidRequest("attributes is an object of text")
+    return {encode(name): encode(value) for name, value in attributes.items()}
+
+
+def _change_attribute(path: bytes, name: bytes, value: bytes | None) -> None:
+    try:
+        if value is not None:
+            os.setxattr(path, name, value)
+        else:
+            os.removexattr(path, name)
+    except OSError as error:
+        if error.errno not in {errno.ENODATA, errno.EOPNOTSUPP}:
+            raise
+
+
+def _matcher(pattern: object) -> Callable[[bytes], object]:
+    """Return what tells whether a name is what is searched for."""
+    text = encode(pattern).decode("utf-8")
+    try:
+        whole = re.compile(text, re.DOTALL).fullmatch
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"the pattern cannot be used: {error}") from error
+    return lambda name: whole(name.decode("utf-8", "surrogateescape"))
+
+
+def _set_attributes(fd: int, attributes: Mapping[bytes, bytes]) -> None:
+    """Set extended attributes; where the file system has none, there are none afterwards, and the entry says so."""
+    for name, value in attributes.items():
+        try:
+            os.setxattr(fd, name, value)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+
+
+def _attributes(path: bytes, prefix: str) -> dict[str, str]:
+    """Return the extended attributes whose names begin with ``prefix``, without it; what is no text is passed over."""
+    found: dict[str, str] = {}
+    room = MAX_ATTRIBUTES
+    try:
+        for name in os.listxattr(path):
+            if name.startswith(prefix):
+                value = os.getxattr(path, name)
+                room -= len(name) + len(value)
+                if room < 0:
+                    break
+                _add_text(found, name[len(prefix) :], value)
+    except OSError:  # gone, or a file system without them: then there are none
+        pass
+    return found
+
+
+def _add_text(found: dict[str, str], name: str, value: bytes) -> None:
+    try:
+        name.encode("utf-8")
+        found[name] = value.decode("utf-8")
+    except UnicodeError:
+        pass
+
+
+def _resolved(path: bytes) -> Result:
+    """Return where a symbolic link leads in the end, and the mode of that; nothing where it leads nowhere."""
+    try:
+        target = os.path.realpath(path, strict=True)
+        return {"resolved": display(target), "resolved_mode": os.stat(target).st_mode}
+    except OSError:
+        return {}
 
 
 def _type_of(mode: int) -> str:

@@ -1,27 +1,31 @@
-"""Init: pid 1 of a sandbox.  Reaps, starts kernels and execs, does all file operations, for one connection.
+"""Init: pid 1 of a sandbox.  Reaps, starts kernels and execs, does all file operations, for one host at a time.
 
 One thread, one loop.  It runs as the sandbox's user, locked like everything else in it; when it ends, the
 kernel ends every process of the sandbox with it.
 """
 
 import fcntl
+import json
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
 from cellfork.guest import egress, languages, linux, locks, sandbox
 from cellfork.guest.ahead import Ahead
+from cellfork.guest.archives import Archives
 from cellfork.guest.artifacts import Ledger
+from cellfork.guest.door import Door
 from cellfork.guest.files import Files
-from cellfork.guest.kernels import Body, PythonKernel
+from cellfork.guest.kernels import Body, Kernel
 from cellfork.guest.languages import announces, body_of
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop
+from cellfork.guest.ports import Ports
 from cellfork.guest.processes import Processes
 from cellfork.guest.python import kernel as python_kernel
 from cellfork.guest.watches import Watches
@@ -35,17 +39,19 @@ from cellfork.model.errors import (
     Unsupported,
 )
 from cellfork.model.specs import HOME
+from cellfork.wire.descriptors import receive_descriptors
 from cellfork.wire.frames import Decoder, Frame
 from cellfork.wire.messages import VERSION
 
 NAME = "cellfork-init"
-CONNECTION_FD, USER_NS_FD = 3, 4
+CONNECTION_FD, USER_NS_FD, DOOR_FD = 3, 4, 5
+LISTENING = {"op": "listening"}
 READ_SIZE = 256 * 1024
 TURN = 100_000
 """Nanoseconds: among processes that all want the processor, init, which ends them, comes first."""
 TRIES_FOR_ROOM, PAUSE_FOR_ROOM = 40, 0.005
 """How often a kernel is forked anew, after how many seconds, where the sandbox has no room for a process."""
-MAY_CHANGE_FILES = ("file.", "process.")
+MAY_CHANGE_FILES = ("archive.write", "file.", "process.", "port.connect")
 """How the names of operations begin that may change files without being code of a context."""
 PATHS = frozenset({"cwd", "path", "source", "destination"})
 """Fields of requests that hold paths."""
@@ -56,25 +62,26 @@ Operation = Callable[[Header, bytes], Header | None]
 
 @dataclass(slots=True)
 class Identity:
-    """Who a sandbox is to be: the index of its id range, a descriptor of its user namespace."""
+    """Who a sandbox is to be: the index of its id range, descriptors of its user namespace and, if it has one, its door."""
 
     index: int
     user_ns: int
+    door: int | None = None
 
 
 def take_connection(fd: int, identity: Identity | None = None) -> socket.socket:
-    """Keep ``fd`` as descriptor 3, the user namespace as 4, /dev/null as 0 to 2, and nothing else."""
-    if fd != CONNECTION_FD:
-        # Out of the way first: the connection may have the number that the namespace gets.
-        spare = fcntl.fcntl(fd, fcntl.F_DUPFD, USER_NS_FD + 1)
-        if identity is not None:
-            os.dup2(identity.user_ns, USER_NS_FD, inheritable=False)
-        os.dup2(spare, CONNECTION_FD, inheritable=False)
-    elif identity is not None:
-        os.dup2(identity.user_ns, USER_NS_FD, inheritable=False)
+    """Keep ``fd`` as descriptor 3, the user namespace as 4, a door as 5, /dev/null as 0 to 2, and nothing else."""
+    kept = [fd]
+    if identity is not None:
+        kept += [identity.user_ns] if identity.door is None else [identity.user_ns, identity.door]
+    # Out of the way first: one may have the number that another one gets.
+    spares = [fcntl.fcntl(each, fcntl.F_DUPFD, DOOR_FD + 1) for each in kept]
+    for number, spare in enumerate(spares, CONNECTION_FD):
+        os.dup2(spare, number, inheritable=False)
+    linux.close_from(CONNECTION_FD + len(kept))
     if identity is not None:
         identity.user_ns = USER_NS_FD
-    linux.close_from(CONNECTION_FD + 1 if identity is None else USER_NS_FD + 1)
+        identity.door = None if identity.door is None else DOOR_FD
     null = os.open("/dev/null", os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
@@ -88,12 +95,16 @@ def main(connection: socket.socket, plan: Header, image: Any, identity: Identity
     The first kernel is forked before the request comes; it waits as well, and takes the locks for itself.
     """
     signal.signal(signal.SIGINT, lambda *_: None)  # whoever sends it: init is not what is to be interrupted
-    init = Init(connection, plan, image, identity)
+    door = None
+    if identity is not None and identity.door is not None:
+        door = Door(identity.door, plan["patience"])
+    init = Init(connection, plan, image, identity, door)
     linux.run_in_short_turns(TURN)
-    request = sandbox.read_request(CONNECTION_FD)
+    volumes: list[int] = []
+    request = sandbox.read_request(CONNECTION_FD, volumes)
     if request is None:
         os._exit(0)
-    init.become(plan | request)
+    init.become(plan | request, volumes)
     try:
         init.serve()
     finally:
@@ -104,34 +115,46 @@ class Init:
     """Dispatches frames: channel 0 to the operations, every other channel to its kernel."""
 
     def __init__(
-        self, connection: socket.socket, plan: Header, image: Any, identity: Identity | None
+        self,
+        connection: socket.socket,
+        plan: Header,
+        image: Any,
+        identity: Identity | None,
+        door: Door | None = None,
     ) -> None:
         self._connection = connection
+        self._door = door
+        self._listener: socket.socket | None = None
+        """The sandbox's end of the way out: another host will ask for it."""
+        self._highest = 0
+        """The highest channel that a context has had."""
         self._owns_pid_namespace = bool(plan["owns_pid_namespace"])
         self._image = image
         self._identity = identity
         self._loop = Loop()
         self._link = HostLink(connection)
         self._decoder = Decoder()
-        self._kernels: dict[int, PythonKernel] = {}
+        self._kernels: dict[int, Kernel] = {}
         self._starting: dict[int, object] = {}
         """The request that each kernel is to answer which has not said yet that it is ready, by channel."""
         self._memory: int | None = None
         self._ahead = Ahead()
         settle = partial(settle_kernel, plan, None if identity is None else identity.index)
-        self._spare: PythonKernel | None = PythonKernel.start(
+        self._spare: Kernel | None = Kernel.start(
             self._loop, self._link, image, cwd="/", envs={}, settle=settle
         )
 
-    def become(self, plan: Header) -> None:
+    def become(self, plan: Header, volumes: Sequence[int] = ()) -> None:
         """Make the sandbox's places, let the kernel lock itself, take the locks, and get ready to serve."""
         spare = self._spare
         if spare is None:
             raise StartupFailed("there is no kernel")
         if "listen" in plan:
-            egress.hand_over(self._connection, {"op": "listening"}, egress.listen(plan["listen"]))
+            listener = egress.listen(plan["listen"])
+            self._listener = None if self._door is None else listener.dup()
+            egress.hand_over(self._connection, LISTENING, listener)
         if self._identity is not None:
-            sandbox.furnish(plan, self._identity.index)
+            sandbox.furnish(plan, self._identity.index, volumes)
             spare.settle(plan, self._identity.user_ns)
             locks.lock(plan, self._identity.user_ns)
         else:
@@ -147,6 +170,8 @@ class Init:
         self._processes = Processes(self._loop, self._link, base_env=dict(os.environ))
         self._files = Files(self._loop, self._link, home=self._home)
         self._watches = Watches(self._loop, self._link, home=self._home)
+        self._ports = Ports(self._loop, self._link)
+        self._archives = Archives(self._loop, self._link, **sandbox.places_of(plan))
         self._ledger = Ledger(self._home, HOME)
         self._operations = self._collect_operations()
 
@@ -188,6 +213,8 @@ class Init:
             **self._processes.operations(),
             **self._files.operations(),
             **self._watches.operations(),
+            **self._ports.operations(),
+            **self._archives.operations(),
         }
 
     def _watch_children(self) -> None:
@@ -228,10 +255,59 @@ class Init:
         except ConnectionError:
             data = b""
         if not data:
-            self._loop.stop()
+            self._lose_host()
             return
         for frame in self._decoder.feed(data):
             self._dispatch(frame)
+
+    def _lose_host(self) -> None:
+        """The host has ended: end as well, or wait for another one where this sandbox has a door.
+
+        Meanwhile nothing is read of what kernels and commands write: they go on until their pipes are full, and wait then.
+        What has ended is reaped, and told afterwards.
+        """
+        if self._door is None:
+            self._loop.stop()
+            return
+        self._loop.unwatch(self._connection.fileno())
+        self._connection.close()
+        self._starting.clear()
+        for service in (self._files, self._watches, self._ports, self._archives):
+            service.forget()
+        ended: list[tuple[int, int]] = []
+        host = self._door.wait({self._wakeup[0].fileno(): partial(self._collect, ended)})
+        if host is None or host[1].get("version") != VERSION:
+            self._loop.stop()
+            return
+        self._take_host(*host)
+        for pid, status in ended:
+            self._exited(pid, status)
+
+    def _collect(self, ended: list[tuple[int, int]]) -> None:
+        """Reap; keep only what somebody will ask for: there is no end to what else may be born and die here."""
+        self._wakeup[0].recv(4096)
+        ours = {kernel.pid for kernel in [*self._kernels.values(), self._spare] if kernel is not None}
+        ours |= self._ahead.pids | self._processes.pids
+        ended += [(pid, status) for pid, status in linux.reap() if pid in ours]
+
+    def _take_host(self, connection: socket.socket, request: Header) -> None:
+        """Serve another host from now on; tell it first what there is."""
+        self._connection = connection
+        self._decoder = Decoder()
+        self._link.attach(connection, request["first"])
+        if self._listener is not None:
+            egress.hand_over(connection, LISTENING, self._listener.dup())
+        for channel in self._kernels:
+            self._tell_kept("kernel", self._kernels[channel].report())
+        for process in self._processes.report():
+            self._tell_kept("process", process)
+        highest = {"channel": self._highest, "process": self._processes.highest}
+        self._link.send({"op": "adopted", "version": VERSION, **highest})
+        self._loop.watch(connection.fileno(), self._read)
+
+    def _tell_kept(self, kind: str, report: Header) -> None:
+        """Tell a new host of something; what a request was made of can be larger than a header."""
+        self._link.send({"op": "kept", "kind": kind}, json.dumps(report).encode("ascii"))
 
     def _dispatch(self, frame: Frame) -> None:
         if frame.channel:
@@ -295,6 +371,8 @@ class Init:
         if ahead is not None:
             ahead.claim(channel)
         kernel = ahead or self._take_kernel(channel, body, header["cwd"], header["envs"])
+        kernel.label = str(header.get("label", ""))
+        self._highest = max(self._highest, channel)
         self._kernels[channel] = kernel
         kernel.ledger = self._ledger
         self._ledger.add_place(channel, header["cwd"])
@@ -304,7 +382,7 @@ class Init:
         kernel.on_settled = partial(self._answer_start, channel, kernel)
         return None
 
-    def _answer_start(self, channel: int, kernel: PythonKernel) -> None:
+    def _answer_start(self, channel: int, kernel: Kernel) -> None:
         """Tell the host that a kernel is ready, or why it is not."""
         if kernel.problem is not None:
             self._refuse_start(channel, kernel.problem)
@@ -316,7 +394,7 @@ class Init:
         if channel in self._starting:
             self._refuse(self._starting.pop(channel), StartupFailed(why))
 
-    def _take_kernel(self, channel: int, body: Body, cwd: str, envs: dict[str, str]) -> PythonKernel:
+    def _take_kernel(self, channel: int, body: Body, cwd: str, envs: dict[str, str]) -> Kernel:
         """Return the kernel that was forked ahead, or a new one; it can start working before it is asked to."""
         if body is not python_kernel.run:
             kernel = self._start_kernel(cwd, envs, body)
@@ -327,11 +405,9 @@ class Init:
         kernel.claim(channel, cwd=None if cwd == self._home else cwd, envs=envs)
         return kernel
 
-    def _start_kernel(self, cwd: str, envs: dict[str, str], body: Body) -> PythonKernel:
+    def _start_kernel(self, cwd: str, envs: dict[str, str], body: Body) -> Kernel:
         """Fork a kernel.  What was ended a moment ago has its place until it is reaped: wait a little for room."""
-        start = partial(
-            PythonKernel.start, self._loop, self._link, self._image, cwd=cwd, envs=envs, body=body
-        )
+        start = partial(Kernel.start, self._loop, self._link, self._image, cwd=cwd, envs=envs, body=body)
         for _ in range(TRIES_FOR_ROOM):
             try:
                 return start()
@@ -355,7 +431,7 @@ class Init:
         self._kernel(header).terminate(header["signal"])
         return {}
 
-    def _kernel(self, header: Header) -> PythonKernel:
+    def _kernel(self, header: Header) -> Kernel:
         kernel = self._kernels.get(header["context"])
         if kernel is None:
             raise NotFound(f"no context {header['context']}")
@@ -370,7 +446,7 @@ def settle_kernel(plan: Header, index: int | None, connection: socket.socket) ->
 
     Its pipes are given to the sandbox's user, who may want to open /dev/stdout.
     """
-    _message, fds, _flags, _address = socket.recv_fds(connection, 1, 1)
+    _message, fds = receive_descriptors(connection, 1, 1)
     request = sandbox.read_request(connection.fileno())
     if request is None:
         os._exit(0)

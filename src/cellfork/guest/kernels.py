@@ -51,7 +51,7 @@ KernelFrame = tuple[int, bytes, bytes, Header]
 """Epoch, header as it came, body, header decoded."""
 
 
-class PythonKernel:
+class Kernel:
     """A Python kernel, from its fork to its ``kernel_exit``.
 
     It is started without a context and belongs to a channel once it is claimed.  Everything that descends
@@ -76,6 +76,10 @@ class PythonKernel:
         self.problem: str | None = None
         """What kept it from getting ready, in its own words."""
         self.on_settled: Callable[[], None] | None = None
+        self.label = ""
+        """What the host calls its context."""
+        self.next_count: int | None = 1
+        """The number that the next execution will have; ``None``: it is leaving."""
         self.ledger: Ledger | None = None
         """Where it stands what executions make; without one nothing is told of that."""
         self._mark_of_made: int | None = None
@@ -103,6 +107,17 @@ class PythonKernel:
         """``False`` from the moment on at which its end is known, or decided."""
         return not (self._reaped or self._closed)
 
+    def report(self) -> Header:
+        """Return what another host has to know: channel, label, what runs, the number of what comes next, if it has ended."""
+        running = None if self._execution == WARM_UP else self._execution
+        return {
+            "channel": self.channel,
+            "label": self.label,
+            "execution": running,
+            "next_count": self.next_count,
+            "over": self._stopped,
+        }
+
     @classmethod
     def start(
         cls,
@@ -114,7 +129,7 @@ class PythonKernel:
         envs: Mapping[str, str],
         settle: Settle | None = None,
         body: Body = python_kernel.run,
-    ) -> "PythonKernel":
+    ) -> "Kernel":
         """Fork a kernel from ``image`` (what ``guest.python.kernel.prepare`` returned) into ``cwd`` with ``envs`` added.
 
         ``body`` is what the fork runs: the interpreter, or what drives another language's.
@@ -152,7 +167,9 @@ class PythonKernel:
             self._connection.send(b"s")
         else:
             socket.send_fds(self._connection, [b"s"], [user_ns])
-        told: Header = {name: plan[name] for name in ("envs", "home_path", "rlimits") if name in plan}
+        told: Header = {
+            name: plan[name] for name in ("envs", "home_path", "rlimits", "writable") if name in plan
+        }
         self._send(encode({"op": "settle", **told}))
 
     def claim(self, channel: int, *, cwd: str | None = None, envs: Mapping[str, str] | None = None) -> None:
@@ -312,6 +329,8 @@ class PythonKernel:
         if self._execution is None or header.get("execution") != self._execution:
             return
         if op == "done":
+            if header["execution"] != WARM_UP:
+                self.next_count = header["next_count"]
             self._end_text()
             self._tell_made(header["execution"])
         if header["execution"] == WARM_UP:

@@ -69,11 +69,16 @@ class Loop:
             self.run_once(self._time_to_next_timer())
 
     def run_once(self, timeout: float | None) -> None:
-        """Wait at most ``timeout`` seconds (``None``: for ever), then make every call that is due."""
-        for fd, mask in self._epoll.poll(timeout):
-            if mask & READABLE and (reader := self._readers.get(fd)) is not None:
+        """Wait at most ``timeout`` seconds (``None``: for ever), then make the calls that are due.
+
+        One descriptor a turn, and the kernel sees to it that all have theirs: what a call does can make void what was
+        true of the others, which it may have read, closed, or opened anew under the same number.
+        """
+        for fd, mask in self._epoll.poll(timeout, 1):
+            reader, writer = self._readers.get(fd), self._writers.get(fd)
+            if mask & READABLE and reader is not None:
                 reader()
-            if mask & WRITABLE and (writer := self._writers.get(fd)) is not None:
+            if mask & WRITABLE and writer is not None and self._writers.get(fd) is writer:
                 writer()
         self._call_due_timers()
 

@@ -10,6 +10,7 @@ import os
 import signal
 import struct
 import termios
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ from cellfork.model.errors import (
     PathNotPermitted,
     Unsupported,
 )
+from cellfork.model.specs import HOME, ROOT_HOME
 
 PIECE = 64 * 1024
 """Bytes read from a stream at once; each piece is sent as it is."""
@@ -41,9 +43,13 @@ MAX_QUEUED = 8 * 1024 * 1024
 """Bytes of stdin that wait for one command, beyond what the request at the head brought."""
 GRACE = 0.5
 """Seconds for which output is still forwarded after the exit, when somebody else keeps a stream open."""
+MAX_TOLD, UNHEARD = 64, 5.0
+"""How many ends are remembered, and for how many seconds before the end of a host it may not have heard of one."""
 PAUSE = 0.05
 """Seconds between looks at a terminal that nobody has open."""
 OWN_USER = frozenset({"", "user", "1000"})
+ROOT = frozenset({"root", "0"})
+"""Runs as the sandbox's one user as well, without any right more: what programs go by is root's home and name."""
 VOLUNTEER_PAUSE, VOLUNTEER_TRIES = 0.01, 100
 TERMINAL = "xterm-256color"
 MAX_SIZE = 2**16 - 1
@@ -65,6 +71,7 @@ class Processes:
         self._home = os.fsencode(base_env.get("HOME", "/"))
         self._processes: dict[int, _Process] = {}
         self._by_pid: dict[int, _Process] = {}
+        self._told: deque[tuple[float, Result]] = deque(maxlen=MAX_TOLD)
         self._highest = -1
 
     @property
@@ -89,6 +96,25 @@ class Processes:
         process.exited(status)
         return True
 
+    @property
+    def pids(self) -> set[int]:
+        """The pids of the commands that were not reaped yet."""
+        return set(self._by_pid)
+
+    @property
+    def highest(self) -> int:
+        """The highest number that a command was given, −1 where there was none."""
+        return self._highest
+
+    def report(self) -> list[Result]:
+        """Return what another host has to know: the commands that are there, as they were asked for, with number and pid.
+
+        Those come first whose end was told so lately that the host before may not have heard of it; they have a ``code``.
+        """
+        since = time.monotonic() - UNHEARD
+        ended = [told for at, told in self._told if at >= since]
+        return ended + [process.describe() for process in self._processes.values()]
+
     def stop_all(self) -> None:
         """Kill every command that was not reaped yet, with its process group."""
         for process in self._by_pid.values():
@@ -100,7 +126,8 @@ class Processes:
             raise Conflict(f"process {process_number} exists already")
         command = _Command.of(header, self._base_env, self._home)
         pid, streams = command.start()
-        process = _Process(process_number, pid, streams, self._loop, self._link, self._ended)
+        request = {name: value for name, value in header.items() if name not in {"op", "id"}}
+        process = _Process(process_number, pid, streams, self._loop, self._link, self._ended, request)
         self._processes[process_number] = self._by_pid[pid] = process
         self._highest = max(self._highest, process_number)
         self._volunteer(pid)
@@ -145,8 +172,9 @@ class Processes:
             raise Conflict(f"process {process_number} has ended")
         raise NotFound(f"there is no process {process_number}")
 
-    def _ended(self, process: "_Process") -> None:
+    def _ended(self, process: "_Process", end: Result) -> None:
         del self._processes[process.number]
+        self._told.append((time.monotonic(), {**process.describe(), "envs": {}, **end}))
 
 
 @dataclass(slots=True)
@@ -171,10 +199,16 @@ class _Command:
     @classmethod
     def of(cls, header: dict[str, Any], base_env: Mapping[str, str], home: bytes) -> "_Command":
         """Check the fields of ``process.start``."""
-        if header.get("user", "") not in OWN_USER:
-            raise Unsupported("the namespaces runtime runs everything as 'user'; leave the user out")
+        user = header.get("user", "")
+        if user not in OWN_USER | ROOT:
+            raise Unsupported(
+                "everything runs as 'user', or as 'root' with the same rights; leave the user out"
+            )
         size = _terminal_size(header.get("pty"))
         env = {os.fsencode(name): os.fsencode(value) for name, value in base_env.items()}
+        if user in ROOT:
+            home = env[b"HOME"] = os.fsencode(ROOT_HOME) if home == os.fsencode(HOME) else home
+            env |= {b"USER": b"root", b"LOGNAME": b"root"}
         if size is not None:
             env[b"TERM"] = TERMINAL.encode("ascii")
         return cls(
@@ -270,7 +304,9 @@ class _Process:
     streams: _Streams
     loop: Loop
     link: HostLink
-    ended: "Callable[[_Process], None]"
+    ended: "Callable[[_Process, Result], None]"
+    request: dict[str, Any]
+    """What it was started with."""
     status: int | None = None
     deadline: Timer | None = None
     queue: deque[_Input] = field(default_factory=deque)
@@ -279,6 +315,10 @@ class _Process:
     def __post_init__(self) -> None:
         for fd in self.streams.outputs:
             self.loop.watch(fd, partial(self._readable, fd))
+
+    def describe(self) -> Result:
+        """Return what it was started with, and its pid."""
+        return {**self.request, "pid": self.pid}
 
     def exited(self, status: int) -> None:
         """The command was reaped.  What it wrote is in the pipes still."""
@@ -422,15 +462,9 @@ class _Process:
             self.deadline.cancel()
         code = os.waitstatus_to_exitcode(self.status or 0)
         signaled = -code if code < 0 else None
-        self.link.send(
-            {
-                "op": "process.exit",
-                "process": self.number,
-                "code": code if signaled is None else 128 + signaled,
-                "signal": signaled,
-            }
-        )
-        self.ended(self)
+        end = {"code": code if signaled is None else 128 + signaled, "signal": signaled}
+        self.link.send({"op": "process.exit", "process": self.number, **end})
+        self.ended(self, end)
 
 
 def _arguments(argv: object) -> list[bytes]:

@@ -23,7 +23,7 @@ _END = object()
 
 
 class Turns:
-    """Runs jobs side by side, one step of each in every turn of the loop.
+    """Runs jobs side by side, one step of each whenever it is their turn in the loop.
 
     ``loop.later(0, …)`` would not do: a timer that is due at once runs before descriptors are looked at again.
     """
@@ -39,12 +39,16 @@ class Turns:
             self._loop.watch(self._always_readable, self._step)
         self._jobs.append(job)
 
-    def close(self) -> None:
-        """End every job where it is and give the descriptor back."""
+    def forget(self) -> None:
+        """End every job where it is."""
         self._loop.unwatch(self._always_readable)
         for job in self._jobs:
             job.close()
         self._jobs.clear()
+
+    def close(self) -> None:
+        """End every job where it is and give the descriptor back."""
+        self.forget()
         os.close(self._always_readable)
 
     def _step(self) -> None:

@@ -9,7 +9,7 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cellfork.guest.services import Work
@@ -19,6 +19,8 @@ STEP = 256
 """Entries that are handled in one step."""
 BATCH = 64
 """Subdirectories that are remembered per level, to bound the memory for deep trees."""
+MAX_PENDING = 100_000
+"""Directories that a search may have found and not looked into yet."""
 PATIENCE = 60.0
 """Seconds for one removal.  A quarter of a million files take a few; only somebody who adds on can exceed it."""
 MAX_RETRIES = 100
@@ -207,7 +209,58 @@ def _copy_attributes(path: bytes, status: os.stat_result) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def listing(path: bytes, depth: int, most: int) -> Work[tuple[list[tuple[bytes, os.stat_result]], bool]]:
+Listing = tuple[list[tuple[bytes, os.stat_result]], bool]
+"""What was found, and whether there is more."""
+
+
+def search(path: bytes, matches: Callable[[bytes], object], most: int) -> Work[Listing]:
+    """Return what is below a directory, however deep, is none itself, and has a name that matches.
+
+    At most ``most`` of them, each directory in the order of names.  ``path`` may be such a file itself.  What cannot be read
+    and what vanishes meanwhile is passed over; symbolic links are not followed.
+    """
+    found: list[tuple[bytes, os.stat_result]] = []
+    pending, truncated = [path], False
+    while pending and not truncated:
+        current = pending.pop()
+        try:
+            with os.scandir(current) as entries:
+                while batch := _take(entries, STEP):
+                    pending += (entry.path for entry in batch if entry.is_dir(follow_symlinks=False))
+                    found += _stats(batch, matches)
+                    truncated = len(found) > most or len(pending) > MAX_PENDING
+                    if truncated:
+                        break
+                    yield
+        except NotADirectoryError:
+            found += _stats_of_one(current, matches)
+        except OSError:
+            continue
+        yield
+    found.sort(key=lambda entry: entry[0].split(b"/"))
+    return found[:most], truncated
+
+
+def _stats(
+    batch: Iterable["os.DirEntry[bytes]"], matches: Callable[[bytes], object]
+) -> Iterator[tuple[bytes, os.stat_result]]:
+    for entry in batch:
+        if matches(entry.name) and not entry.is_dir(follow_symlinks=False):
+            try:
+                yield entry.path, entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+
+
+def _stats_of_one(path: bytes, matches: Callable[[bytes], object]) -> Iterator[tuple[bytes, os.stat_result]]:
+    if matches(os.path.basename(path)):
+        try:
+            yield path, os.lstat(path)
+        except OSError:
+            return
+
+
+def listing(path: bytes, depth: int, most: int) -> Work[Listing]:
     """Return what is below a directory, down to ``depth`` levels, and whether more than ``most`` were there.
 
     Sorted by name, each directory before what is in it.  Directories that cannot be read and entries that

@@ -21,7 +21,7 @@ from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop
 from cellfork.guest.paths import display, os_errors, resolve
 from cellfork.guest.services import Handler, Result, Turns, Work, answering, flag, number
-from cellfork.model.errors import Conflict, LimitExceeded, NotFound
+from cellfork.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 
 MAX_DIRECTORIES = 8192
 """Directories that are watched at the same time, by all watches together."""
@@ -31,6 +31,8 @@ MAX_REPORTED = 10_000
 MAX_REMEMBERED = 100_000
 """Names that a listing told and that an event may tell again."""
 READ_SIZE = 64 * 1024
+
+NETWORK_KINDS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse"})
 
 IN_MODIFY = 0x2
 IN_ATTRIB = 0x4
@@ -85,14 +87,19 @@ class Watches:
 
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers by the names of their operations."""
-        return {"watch.start": self._start, "watch.stop": self._stop}
+        return {"watch.start": self._start, "watch.flush": self._flush, "watch.stop": self._stop}
 
     def close(self) -> None:
         """End every watch."""
+        self.forget()
+        self._turns.close()
+
+    def forget(self) -> None:
+        """Do the same, and be ready for others: whoever asked is gone."""
+        self._turns.forget()
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
-        self._turns.close()
 
     def _start(self, header: dict[str, Any], body: bytes) -> None:
         watch_number = number(header, "watch")
@@ -101,6 +108,8 @@ class Watches:
         if len(self._watches) >= MAX_WATCHES:
             raise LimitExceeded(f"{MAX_WATCHES} watches are there already")
         path = resolve(header.get("path"), self._home)
+        if flag(header, "local"):
+            _check_local(path)
         watch = _Watch(
             watch_number, path, flag(header, "recursive"), self._loop, self._link, self._turns, self._budget
         )
@@ -116,6 +125,13 @@ class Watches:
             watch.close()
             raise
         return {}
+
+    def _flush(self, header: dict[str, Any], body: bytes) -> None:
+        """Report everything that has happened up to now, then answer."""
+        watch = self._watches.get(number(header, "watch"))
+        if watch is None:
+            raise NotFound(f"there is no watch {header['watch']}")
+        self._turns.start(answering(self._link, header["id"], watch.flush()))
 
     def _stop(self, header: dict[str, Any], body: bytes) -> Result:
         watch_number = number(header, "watch")
@@ -164,6 +180,7 @@ class _Watch:
         self._unlisted: dict[bytes, None] = {}
         self._listed: set[bytes] = set()
         self._hidden_move = 0
+        self._hidden_replaces = False
         self._closed = False
 
     def begin(self) -> Work[None]:
@@ -179,6 +196,16 @@ class _Watch:
         if self._closed:
             raise NotFound(f"watch {self.number} was stopped")
         self._loop.watch(self._fd, self._readable)
+
+    def flush(self) -> Work[Result]:
+        """Report what waits to be read.  What happens meanwhile is not waited for: somebody may write on and on."""
+        waiting = 0 if self._closed else self._pending_bytes()
+        for _ in range(MAX_DIRECTORIES):
+            if self._closed or not (self._unlisted or waiting > 0):
+                break
+            waiting -= self._read()
+            yield
+        return {}
 
     def close(self) -> None:
         """Stop watching."""
@@ -248,10 +275,14 @@ class _Watch:
     # Events
 
     def _readable(self) -> None:
+        self._read()
+
+    def _read(self) -> int:
+        """Report what one read gives; return its size, which is more than there can be where nothing is left."""
         try:
             data = os.read(self._fd, READ_SIZE)
         except BlockingIOError:
-            return
+            return sys.maxsize
         last: tuple[bytes, str] | None = None
         for descriptor, mask, cookie, name in _events_in(data):
             for event in self._events_of(descriptor, mask, cookie, name):
@@ -260,6 +291,7 @@ class _Watch:
                 last = event
         if not self._pending_bytes():
             self._listed.clear()
+        return len(data)
 
     def _events_of(self, descriptor: int, mask: int, cookie: int, name: bytes) -> Iterator[tuple[bytes, str]]:
         if mask & IN_IGNORED:
@@ -271,8 +303,8 @@ class _Watch:
             return
         elif not name:
             yield from self._events_of_self(directory, mask)
-        elif TEMPORARY.fullmatch(name):
-            self._hidden_move = cookie
+        elif hidden := TEMPORARY.fullmatch(name):
+            self._hidden_move, self._hidden_replaces = cookie, bool(hidden[1])
         else:
             yield from self._events_of_entry(os.path.join(directory, name), mask, cookie)
 
@@ -290,8 +322,10 @@ class _Watch:
             return
         if mask & (IN_DELETE | IN_MOVED_FROM):
             self._listed.discard(name)
-        yield from ((name, kind) for bit, kind in _KINDS.items() if mask & bit)
-        if mask & IN_MOVED_TO and cookie == self._hidden_move:  # a file that the host has written
+        written = bool(mask & IN_MOVED_TO) and cookie == self._hidden_move  # by the host
+        if not (written and self._hidden_replaces):
+            yield from ((name, kind) for bit, kind in _KINDS.items() if mask & bit)
+        if written:
             yield name, "chmod"
             yield name, "write"
 
@@ -362,6 +396,19 @@ class _Watch:
 
     def _report(self, name: bytes, kind: str) -> None:
         self._link.send({"op": "watch.event", "watch": self.number, "name": display(name), "kind": kind})
+
+
+def _check_local(path: bytes) -> None:
+    """Refuse a directory on a file system of the network, which tells of changes here only."""
+    with os_errors(path):
+        device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields, _separator, source = line.partition(" - ")
+            kind = source.partition(" ")[0]
+            if fields.split(" ")[2] == wanted and kind.partition(".")[0] in NETWORK_KINDS:
+                raise InvalidRequest(f"cannot watch path on network filesystem: {display(path)}")
 
 
 def _events_in(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:

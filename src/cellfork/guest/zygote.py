@@ -3,6 +3,9 @@
 It has one thread, holds no secret, never reads what a sandbox writes, and opens nothing between preparing
 and forking.  The host speaks to it in messages of JSON with descriptors attached; the zygote dies with its
 owner: at the end of the connection, or when the owner's pidfd becomes readable.
+
+One that is kept has a door (``door.py``) in place of the pidfd: when its host ends it forks no more, and waits for another
+one; where none comes in time it ends, and with it every process in its pid namespace.
 """
 
 import gc
@@ -12,13 +15,17 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from cellfork.guest import linux, provenance, sandbox
 from cellfork.guest.boot import Step
+from cellfork.guest.door import Door
 from cellfork.guest.memory import OneHeap
 from cellfork.model.errors import StartupFailed
+from cellfork.wire.descriptors import receive_descriptors
+from cellfork.wire.messages import VERSION
 
 MAX_MESSAGE = 1 << 20
 MAX_FDS = 16
@@ -33,7 +40,10 @@ Message = dict[str, Any]
 
 
 def main(control_fd: int, owner_fd: int, maker_fd: int = -1) -> NoReturn:
-    """Prepare, report ``ready``, serve for ever."""
+    """Prepare, report ``ready``, serve for ever.
+
+    ``owner_fd`` is the owner's pidfd, or the socket of a door where the settings have a ``patience``.
+    """
     sys.argv[:] = [""]
     control = socket.socket(fileno=control_fd)
     settings: Message = json.loads(control.recv(MAX_MESSAGE))
@@ -46,9 +56,12 @@ def main(control_fd: int, owner_fd: int, maker_fd: int = -1) -> NoReturn:
         message = f"{type(error).__name__}: {error}"
         _send(control, {"op": "failed", "step": step.name, "errno": number, "message": message})
         os._exit(1)
+    door = Door(owner_fd, settings["patience"]) if settings.get("patience") else None
     _send(control, {"op": "ready", **report})
     makers = Namespaces(maker_fd) if maker_fd >= 0 else None
-    Zygote(control, owner_fd, makers, settings, image, heap).serve()
+    zygote = Zygote(control, owner_fd, makers, settings, image, heap)
+    zygote.report, zygote.door = report, door
+    zygote.serve()
 
 
 class Namespaces:
@@ -71,7 +84,7 @@ class Namespaces:
         try:
             if not self._asked:
                 self._ask()
-            _message, fds, _flags, _address = socket.recv_fds(self._maker, 64, 2)
+            _message, fds = receive_descriptors(self._maker, 64, 2)
         except ConnectionError:
             fds = []
         if len(fds) != 2:
@@ -125,7 +138,12 @@ class Zygote:
         image: Any,
         heap: OneHeap,
     ) -> None:
-        self._control = control
+        self.report: Message = {}
+        """What it said of itself when it was ready."""
+        self.door: Door | None = None
+        self._control: socket.socket | None = control
+        self._deadline = 0.0
+        """When it ends where it has no host."""
         self._owner_fd = owner_fd
         self._makers = makers
         self._settings = settings
@@ -141,24 +159,57 @@ class Zygote:
         signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
-        """Fork on request until the owner is gone."""
-        poll = select.poll()
-        for fd in (self._control.fileno(), self._owner_fd, self._wakeup.fileno()):
-            poll.register(fd, select.POLLIN)
+        """Fork on request until the owner is gone, and nobody takes its place."""
         while True:
-            ready = {fd for fd, _ in poll.poll()}
-            if self._owner_fd in ready:
-                os._exit(0)
+            ready = self._wait()
             if self._wakeup.fileno() in ready:
                 self._wakeup.recv(4096)
                 self._reap()
-            if self._control.fileno() in ready:
-                self._handle()
+            if self._control is None and self._owner_fd in ready:
+                self._take_host()
+            elif self._control is not None and self._control.fileno() in ready:
+                self._handle(self._control)
+            elif self._owner_fd in ready or (self._control is None and time.monotonic() >= self._deadline):
+                os._exit(0)
 
-    def _handle(self) -> None:
-        data, fds, _flags, _address = socket.recv_fds(self._control, MAX_MESSAGE, MAX_FDS)
-        if not data:
+    def _wait(self) -> set[int]:
+        """Wait for something to do.  Nobody is let in as long as there is a host."""
+        poll = select.poll()
+        poll.register(self._wakeup, select.POLLIN)
+        if self._control is not None:
+            poll.register(self._control, select.POLLIN)
+        if self._control is None or self.door is None:
+            poll.register(self._owner_fd, select.POLLIN)
+        left = None if self._control is not None else max(0.0, self._deadline - time.monotonic()) * 1000
+        return {fd for fd, _ in poll.poll(left)}
+
+    def _lose_host(self) -> None:
+        """Wait for another host, where one can come.  Forks that belong to nobody see the end of theirs for themselves."""
+        if self.door is None:
             os._exit(0)
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+            self._deadline = time.monotonic() + self.door.patience
+
+    def _take_host(self) -> None:
+        """Serve another host from now on; tell it first what this is, and which sandboxes there are."""
+        if self.door is None:
+            os._exit(0)
+        self._control = self.door.admit()
+        told = {"fit": self._fit, "forks": len(self._children), "version": VERSION}
+        self._say({"op": "adopted", **self.report, **told})
+        for pid, name in [*self._children.items()]:
+            self._say_forked(name, pid)
+
+    def _handle(self, control: socket.socket) -> None:
+        try:
+            data, fds = receive_descriptors(control, MAX_MESSAGE, MAX_FDS)
+        except ConnectionError:
+            data, fds = b"", []
+        if not data:
+            self._lose_host()
+            return
         request: Message = json.loads(data)
         try:
             self._check_threads()
@@ -166,10 +217,7 @@ class Zygote:
         except OSError as error:
             self._refuse(request["sandbox"], error)
         else:
-            pidfd = os.pidfd_open(pid)
-            message = json.dumps({"op": "forked", "sandbox": request["sandbox"], "pid": pid}).encode()
-            socket.send_fds(self._control, [message], [pidfd])
-            os.close(pidfd)
+            self._say_forked(request["sandbox"], pid)
             self._children[pid] = request["sandbox"]
         finally:
             for fd in fds:
@@ -188,8 +236,23 @@ class Zygote:
 
     def _refuse(self, name: str, error: OSError) -> None:
         fit = self._fit and not (self._makers and self._makers.over)
-        refusal = {"op": "refused", "sandbox": name, "message": str(error), "fit": fit}
-        _send(self._control, refusal)
+        self._say({"op": "refused", "sandbox": name, "message": str(error), "fit": fit})
+
+    def _say_forked(self, name: str, pid: int) -> None:
+        pidfd = os.pidfd_open(pid)
+        try:
+            self._say({"op": "forked", "sandbox": name, "pid": pid}, pidfd)
+        finally:
+            os.close(pidfd)
+
+    def _say(self, message: Message, *fds: int) -> None:
+        """Tell the host; where it has ended, the end of its connection is what is acted on."""
+        if self._control is None:
+            return
+        try:
+            socket.send_fds(self._control, [json.dumps(message).encode()], fds)
+        except ConnectionError:
+            self._lose_host()
 
     def _fork(self, fds: Sequence[int]) -> int:
         if self._makers is None:
@@ -213,7 +276,7 @@ class Zygote:
                 self._makers.freed_by(pid)
             name = self._children.pop(pid, None)
             if name is not None:
-                _send(self._control, {"op": "exited", "sandbox": name, "status": status})
+                self._say({"op": "exited", "sandbox": name, "status": status})
 
     def _run_sandbox(self, fds: Sequence[int], namespaces: tuple[int, int, int] | None) -> NoReturn:
         (self._connection_fd,) = fds
@@ -233,9 +296,9 @@ class Zygote:
         identity = None
         if namespaces is not None:
             index, user_ns, net_ns = namespaces
-            sandbox.enter_cgroups(connection_fd)
+            door = sandbox.enter_cgroups(connection_fd)
             sandbox.enter_namespaces(plan, net_ns)
-            identity = init.Identity(index, user_ns)
+            identity = init.Identity(index, user_ns, door)
         connection = init.take_connection(connection_fd, identity)
         self._connection_fd = connection.fileno()
         init.main(connection, plan, self._image, identity)

@@ -6,8 +6,11 @@
     ├─ UsageError                 the caller asked for something wrong or impossible
     │  ├─ InvalidRequest            a value is malformed, of the wrong type or out of range
     │  ├─ Unsupported               understood, but not available here (says what would make it so)
+    │  ├─ Unauthorized              the server does not know the API key, or a token is missing or wrong
     │  ├─ NotFound                  no such sandbox, context, execution or exec
+    │  │  └─ PortClosed               no program inside accepts connections on the port
     │  ├─ Conflict                  not possible in the present state (already exists, already ended)
+    │  │  └─ SandboxPaused            the sandbox is paused; resume it first
     │  ├─ LimitExceeded             a quota or a size bound would be passed
     │  └─ FileError                 a file operation inside the sandbox was refused
     │     ├─ PathNotFound
@@ -62,16 +65,34 @@ class Unsupported(UsageError):
     code = "unsupported"
 
 
+class Unauthorized(UsageError):
+    """The server does not know the API key, or a token is missing or wrong."""
+
+    code = "unauthorized"
+
+
 class NotFound(UsageError):
     """There is no such sandbox, context, execution or exec."""
 
     code = "not_found"
 
 
+class PortClosed(NotFound):
+    """No program inside the sandbox accepts connections on the port."""
+
+    code = "port_closed"
+
+
 class Conflict(UsageError):
     """The request is not possible in the present state."""
 
     code = "conflict"
+
+
+class SandboxPaused(Conflict):
+    """The sandbox is paused: nothing in it runs before it is resumed."""
+
+    code = "sandbox_paused"
 
 
 class LimitExceeded(UsageError):
@@ -237,6 +258,7 @@ GUEST_ERRORS: tuple[type[CellforkError], ...] = (
     InvalidRequest,
     Unsupported,
     NotFound,
+    PortClosed,
     Conflict,
     LimitExceeded,
     FileError,

@@ -13,9 +13,18 @@ def new_sandbox_id(node_token: str = "0000") -> str:
 
     Raises ``ValueError`` when the token is not four characters of ``[a-z0-9]``.
     """
+    return _with_token("i", node_token)
+
+
+def new_snapshot_id(node_token: str = "0000") -> str:
+    """Return ``s`` + what a sandbox's id has behind its first letter."""
+    return _with_token("s", node_token)
+
+
+def _with_token(kind: str, node_token: str) -> str:
     if len(node_token) != NODE_TOKEN_LENGTH or not set(node_token) <= set(ALPHABET):
         raise ValueError("a node token is four characters of [a-z0-9]")
-    return f"i{node_token}{_random(RANDOM_LENGTH)}"
+    return f"{kind}{node_token}{_random(RANDOM_LENGTH)}"
 
 
 def new_id() -> str:

@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from cellfork.model.limits import Limits
 from cellfork.model.network import NetworkPolicy
 
+OnDeadline = Literal["kill", "pause"]
+"""What happens to a sandbox whose time is over."""
 HOME = "/home/user"
 """Home and first working directory inside a sandbox."""
+ROOT_HOME = "/root"
+"""Home of what asks to be run as root: the same user, without any right more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,28 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
+class Volume:
+    """A directory of the host that a sandbox sees at ``path``, and what it leaves there stays.
+
+    ``root`` is a directory that the owner of the host has named, ``below`` the way from there: names with slashes
+    between them (``""``: the root itself), on which no symbolic link is followed.  What is missing of it is made.
+    """
+
+    root: str
+    path: str
+    below: str = ""
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """One sandbox to create.  ``timeout`` is its life in seconds (``None``: until it is killed).
 
     ``tenant`` names the trust domain: sandboxes of different tenants are never forked from one zygote.
-    It is not told inside.
+    ``notes`` are what a dialect keeps with a sandbox, as JSON.  Neither is told inside.
+    ``on_deadline`` says what happens when the timeout is over: the sandbox is killed, or paused, with its memory or (where
+    ``pause_memory`` is false) with its files alone.  ``snapshot`` names one whose files the sandbox starts with; its
+    template is the snapshot's then.  ``volumes`` are mounted when it starts, and are no part of its limits or snapshots.
     """
 
     template: Template = field(default_factory=Template)
@@ -45,6 +67,11 @@ class SandboxSpec:
     timeout: float | None = 300.0
     isolation: str = "namespaces"
     tenant: str = ""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    on_deadline: OnDeadline = "kill"
+    pause_memory: bool = True
+    snapshot: str | None = None
+    volumes: tuple[Volume, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +109,8 @@ class PtySize:
 class ExecSpec:
     """A command to run outside any kernel.
 
-    ``argv`` is passed as it is, no shell.  ``user`` is a name or number known inside the sandbox.
-    ``stdin`` keeps the command's standard input open for ``send_stdin``.
+    ``argv`` is passed as it is, no shell.  ``user`` is ``user``, or ``root``: the same user with root's home and name.
+    ``stdin`` keeps the command's standard input open for ``send_stdin``.  ``tag`` is a name by which it can be found.
     """
 
     argv: tuple[str, ...]
@@ -92,3 +119,4 @@ class ExecSpec:
     user: str = "user"
     stdin: bool = False
     pty: PtySize | None = None
+    tag: str | None = None

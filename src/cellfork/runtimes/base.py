@@ -9,6 +9,7 @@ from cellfork.model.errors import Missing
 from cellfork.model.events import KillReason
 from cellfork.model.network import Denial, NetworkPolicy, Traffic
 from cellfork.model.specs import SandboxSpec
+from cellfork.runtimes.kept import Kept
 from cellfork.wire.frames import Frame
 
 
@@ -52,7 +53,9 @@ class RuntimeReport:
 class Usage:
     """What a sandbox has used so far, measured from outside.  ``None`` where the host cannot tell.
 
-    ``cpu_time`` in seconds, ``memory`` and ``peak_memory`` in bytes, ``oom_kills`` and ``pids`` are counts.
+    ``cpu_time`` in seconds, ``memory`` and ``peak_memory`` in bytes, ``oom_kills`` and ``pids`` are counts.  The rest, in bytes
+    too, comes with :meth:`Guest.measure` alone: ``cache``, the part of the memory that holds files, and what of the disk is
+    used, and is there.
     """
 
     cpu_time: float | None = None
@@ -60,6 +63,9 @@ class Usage:
     peak_memory: int | None = None
     oom_kills: int = 0
     pids: int | None = None
+    cache: int | None = None
+    disk: int | None = None
+    disk_total: int | None = None
 
 
 FrameHandler = Callable[[Frame], None]
@@ -68,6 +74,9 @@ CloseHandler = Callable[[KillReason | None, str], None]
 
 class Network(Protocol):
     """The way out of a sandbox that has one: its policy, what it was refused, what it has moved."""
+
+    on_change: Callable[[], object] | None
+    """Called after the policy was replaced: what is recorded of the sandbox is out of date then."""
 
     @property
     def policy(self) -> NetworkPolicy:
@@ -84,6 +93,11 @@ class Network(Protocol):
 
     def traffic(self) -> Traffic:
         """Return what was moved so far."""
+        ...
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What has to be known of it after a restart, as JSON."""
         ...
 
     def open(self, listener: socket.socket) -> None:
@@ -114,6 +128,15 @@ class Guest(Protocol):
     network: Network | None
     """The way out; ``None`` where there is none."""
 
+    @property
+    def record(self) -> Mapping[str, Any] | None:
+        """What its runtime needs to adopt it in another process, as JSON; ``None``: it ends with this one."""
+        ...
+
+    def leave(self) -> None:
+        """Let it go on without this process, where it has a :attr:`record`; nothing is delivered any more."""
+        ...
+
     def attach(self, on_frame: FrameHandler, on_close: CloseHandler) -> None:
         """Deliver frames to ``on_frame`` and, exactly once, the end to ``on_close(reason, message)``.
 
@@ -129,12 +152,56 @@ class Guest(Protocol):
         """Wait until what was sent has mostly left (for large uploads)."""
         ...
 
+    async def connect(self, port: int) -> socket.socket:
+        """Return a TCP connection to the program that listens on ``port`` of the sandbox's own loopback.
+
+        What goes over it never passes init.  Raises :class:`~cellfork.model.errors.PortClosed`,
+        :class:`~cellfork.model.errors.LimitExceeded`, :class:`~cellfork.model.errors.Unsupported`,
+        :class:`~cellfork.model.errors.OperationTimeout`, :class:`~cellfork.model.errors.SandboxGone`.
+        """
+        ...
+
+    async def listen(self, port: int, host: str) -> socket.socket:
+        """Return a socket that listens inside the sandbox's own network namespace, for the host to accept from.
+
+        Raises :class:`~cellfork.model.errors.Conflict` where a program has the port already, and what
+        :meth:`connect` raises.
+        """
+        ...
+
     def usage(self) -> Usage:
         """Measure now.  Cheap (some ten microseconds), never blocks, never raises."""
         ...
 
+    def measure(self) -> Usage:
+        """Measure everything now: what :meth:`usage` does, cache and disk.  Takes some ten microseconds more."""
+        ...
+
     def reset_peak(self) -> None:
         """Let ``peak_memory`` start again from the present use, where the host can."""
+        ...
+
+    @property
+    def freezes(self) -> bool:
+        """Whether :meth:`freeze` is possible here."""
+        ...
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the sandbox has places of its own, whose files can be packed and unpacked elsewhere."""
+        ...
+
+    async def freeze(self, *, but_init: bool = False) -> None:
+        """Hold every process still and return when they stand; with ``but_init`` init goes on, and nothing else.
+
+        What is held still uses no processor time and can be killed.  Frames that are sent meanwhile wait.  One call at a
+        time.  Raises :class:`~cellfork.model.errors.Unsupported` where this is not possible here,
+        :class:`~cellfork.model.errors.UnavailableError` where a process does not stop in time; then nothing is held.
+        """
+        ...
+
+    async def thaw(self) -> None:
+        """Let every process go on from where it stands.  Nothing happens where none is held."""
         ...
 
     async def kill(self, reason: KillReason = "request", message: str = "") -> None:
@@ -163,6 +230,22 @@ class Runtime(Protocol):
         Raises :class:`~cellfork.model.errors.IsolationUnavailable` where the host lacks something,
         :class:`~cellfork.model.errors.StartupFailed` where the guest did not come up.
         """
+        ...
+
+    async def adopt(self, spec: SandboxSpec, record: Mapping[str, Any], first: int) -> tuple[Guest, Kept]:
+        """Take over a sandbox that has outlived its host: ``record`` is what :attr:`Guest.record` was.
+
+        Its requests are numbered from ``first`` on.  Returns what is in it as well.  Raises :class:`CellforkError` where it cannot be
+        taken over; then it is ended.  All of them are asked for before :meth:`sweep`, and that before the first :meth:`start`.
+        """
+        ...
+
+    async def sweep(self) -> None:
+        """End whatever a former host has left that was not adopted; nothing happens where none can."""
+        ...
+
+    async def leave(self) -> None:
+        """Give everything back as :meth:`aclose`, and let those sandboxes go on that have a :attr:`Guest.record`."""
         ...
 
     async def aclose(self) -> None:

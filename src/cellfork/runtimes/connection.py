@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cellfork.model.errors import ProtocolViolation, SandboxGone
+from cellfork.wire.descriptors import receive_descriptors
 from cellfork.wire.frames import Decoder, Frame, encode
 from cellfork.wire.messages import check_from_guest
 
@@ -40,15 +41,34 @@ class Connection:
         self._drained.set()
         self._open = True
         self.take_descriptors: Callable[[list[int]], None] | None = None
-        """Where it is set, descriptors that come with the bytes are received and belong to it; else they are dropped."""
+        """Where it is set, descriptors that come with the bytes are received and belong to it; else they are dropped.
+
+        It may raise :class:`ProtocolViolation`.
+        """
         self._loop.add_reader(stream.fileno(), self._read)
 
     def send(self, header: dict[str, Any], body: bytes = b"", channel: int = 0) -> None:
         """Send one frame now, or as soon as the guest reads.  Raises :class:`SandboxGone` after the end."""
         if not self._open:
             raise SandboxGone("the sandbox has ended")
-        data = memoryview(encode(header, body, channel))
-        if not self._unsent:
+        self._send_rest(memoryview(encode(header, body, channel)))
+
+    def send_with(self, descriptors: Sequence[int], header: dict[str, Any], body: bytes = b"") -> None:
+        """Send one frame, with descriptors attached to its first byte; before anything else is sent.
+
+        Raises :class:`SandboxGone` after the end.
+        """
+        if not self._open:
+            raise SandboxGone("the sandbox has ended")
+        data = memoryview(encode(header, body))
+        try:
+            sent = socket.send_fds(self._socket, [data], descriptors)
+        except (ConnectionError, BlockingIOError) as error:
+            raise SandboxGone("the sandbox has ended") from error
+        self._send_rest(data[sent:])
+
+    def _send_rest(self, data: memoryview) -> None:
+        if not self._unsent and data:
             data = data[self._write_now(data) :]
         if data:
             self._queue(data)
@@ -76,6 +96,9 @@ class Connection:
             return
         except ConnectionError:
             data = b""
+        except ProtocolViolation as violation:
+            self._end(violation)
+            return
         if not data:
             self._end(None)
             return
@@ -91,9 +114,7 @@ class Connection:
     def _receive(self) -> bytes:
         if self.take_descriptors is None:
             return self._socket.recv(READ_SIZE)
-        data, fds, _flags, _address = socket.recv_fds(
-            self._socket, READ_SIZE, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-        )
+        data, fds = receive_descriptors(self._socket, READ_SIZE, MOST_DESCRIPTORS)
         if fds:
             self.take_descriptors(fds)
         return data

@@ -9,7 +9,8 @@ import secrets
 import shutil
 import socket
 import tempfile
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from cellfork.model.errors import Unsupported
 from cellfork.model.specs import SandboxSpec, Template
@@ -17,6 +18,7 @@ from cellfork.runtimes import interpreter, plan
 from cellfork.runtimes.base import RuntimeReport
 from cellfork.runtimes.guest import Meter, ProcessGuest
 from cellfork.runtimes.keeping import Keeping
+from cellfork.runtimes.kept import Kept
 from cellfork.runtimes.zygote import Launch, Zygote
 from cellfork.runtimes.zygotes import Zygotes
 
@@ -36,6 +38,21 @@ class HomeMeter(Meter):
 
 class NoneGuest(ProcessGuest):
     """Ends its processes by asking init, which knows them; nothing else could find them all."""
+
+    async def connect(self, port: int) -> socket.socket:
+        """Refuse: without a network of its own a sandbox's ports are those of this machine, everybody's."""
+        raise Unsupported(f"without isolation port {port} is this machine's own; connect to it directly")
+
+    async def listen(self, port: int, host: str) -> socket.socket:
+        """Refuse, for the same reason."""
+        raise Unsupported(
+            f"without isolation {host} port {port} is this machine's own; listen on it directly"
+        )
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether there are places of its own: its files are this machine's."""
+        return False
 
     async def _stop(self, pidfd: int) -> None:
         try:
@@ -63,6 +80,10 @@ class NoneRuntime:
                 "without isolation no network policy can be enforced: the code has this machine's network as it is; "
                 "leave network out"
             )
+        if spec.volumes:
+            raise Unsupported(
+                "without isolation nothing is mounted: the code sees this machine's files as they are"
+            )
         zygote = await self._zygotes.of(spec.template, spec.tenant)
         home = tempfile.mkdtemp(prefix="cellfork-none-")
         ours, theirs = socket.socketpair()
@@ -81,6 +102,19 @@ class NoneRuntime:
     async def probe(self, *, fresh: bool = False) -> RuntimeReport:
         """Plain processes can be started everywhere."""
         return RuntimeReport(self.name, available=True, features={"isolation": "none: only for trusted code"})
+
+    async def adopt(
+        self, spec: SandboxSpec, record: Mapping[str, Any], first: int
+    ) -> tuple[ProcessGuest, Kept]:
+        """Refuse: plain processes end with their host."""
+        raise Unsupported("without isolation sandboxes end with their host")
+
+    async def sweep(self) -> None:
+        """Nothing outlives a host."""
+
+    async def leave(self) -> None:
+        """Kill every sandbox and zygote."""
+        await self.aclose()
 
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""

@@ -11,6 +11,8 @@ from cellfork.runtimes.zygotes import Domain
 
 Start = Callable[[SandboxSpec], Awaitable[ProcessGuest]]
 
+OWN = "CELLFORK_"
+"""How variables begin that choose between kinds of sandboxes; any other is somebody's data."""
 PAUSE_AFTER_FAILURE = 1.0
 REFILL_DELAY = 0.02
 """Seconds after which what was given out is replaced: whoever got it shall have the processor first."""
@@ -19,8 +21,8 @@ REFILL_DELAY = 0.02
 class Pool:
     """Keeps ``size`` sandboxes ready for every domain, of the kind that it asked for last.
 
-    A sandbox fits a request of the same tenant with the same template, limits and network and without
-    environment variables of its own: everything else is told to it later.  Of a template with languages that are
+    A sandbox fits a request of the same tenant with the same template, limits and network, and without
+    environment variables but cellfork's own: everything else is told to it later.  Of a template with languages that are
     started ahead at least one is kept: its kernels are what takes long.
     """
 
@@ -33,7 +35,7 @@ class Pool:
     async def take(self, spec: SandboxSpec) -> ProcessGuest | None:
         """Return a sandbox that fits ``spec``, if there is one, and see to the next."""
         size = self._size or (1 if spec.template.languages else 0)
-        if not size or self._closed or spec.envs:
+        if not size or self._closed or spec.volumes or not all(name.startswith(OWN) for name in spec.envs):
             return None
         domain = Domain(spec.tenant, spec.template)
         kind = kind_of(spec)
@@ -113,6 +115,7 @@ def kind_of(spec: SandboxSpec) -> SandboxSpec:
         template=spec.template,
         limits=spec.limits,
         network=spec.network,
+        envs=spec.envs,
         isolation=spec.isolation,
         tenant=spec.tenant,
     )

@@ -9,7 +9,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from cellfork.model.errors import (
     CellforkError,
@@ -19,10 +19,14 @@ from cellfork.model.errors import (
     StartupFailed,
 )
 from cellfork.runtimes.interpreter import Interpreter
+from cellfork.runtimes.waiting import until
 from cellfork.runtimes.zygote_messages import Message, close_all, is_child, read_message
+from cellfork.wire.descriptors import receive_descriptors
+from cellfork.wire.messages import VERSION
 
 MAX_MESSAGE = 1 << 20
 START_SECONDS = 60.0
+ADOPT_SECONDS = 5.0
 EXIT_SECONDS = 5.0
 ZYGOTE_LOST = -1
 """The status of a sandbox whose zygote ended first."""
@@ -33,13 +37,33 @@ class Launch:
     """How to start a zygote.
 
     ``argv`` gets the descriptors of the control socket and of the owner's pidfd appended; ``plan`` is sent
-    first where there is a boot stage, then ``settings``.
+    first where there is a boot stage, then ``settings``.  A zygote that is to be kept when its owner ends gets ``door``,
+    a bound socket (``guest/door.py``), in place of the pidfd, and a ``patience`` in its settings.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     plan: Message | None
     settings: Message
+    door: socket.socket | None = None
+
+
+class Process(Protocol):
+    """What a zygote must be able to do with its process; :class:`subprocess.Popen` is one."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Tell whether it has ended, and reap it."""
+        ...
+
+    def kill(self) -> None:
+        """Kill it."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and reap it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -58,7 +82,7 @@ class Child:
 class Zygote:
     """One zygote process.  All methods belong to the event loop in which it was launched."""
 
-    def __init__(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, control: socket.socket, process: Process) -> None:
         self._control = control
         self._process = process
         self._pid = process.pid
@@ -76,6 +100,12 @@ class Zygote:
         """The Python that it runs, where that was asked."""
         self.report: Message = {}
         """What it said when it was ready: the version of Python, a digest of what it has imported."""
+        self.name = ""
+        """What its door is called, where it has one."""
+        self.on_over: Callable[[], None] | None = None
+        """Called once, when it is killed or was found dead."""
+        self._inherited: int | None = None
+        """How many sandboxes one that was another's has still to tell of."""
         self._loop.add_reader(control.fileno(), self._read)
 
     @classmethod
@@ -93,11 +123,41 @@ class Zygote:
         try:
             await asyncio.wait_for(asyncio.shield(zygote._ready), START_SECONDS)
             if zygote.pid != process.pid:
-                await asyncio.to_thread(process.wait)  # the boot stage, which has done its work
+                await until(lambda: process.poll() is not None, EXIT_SECONDS)  # the boot stage is done
         except BaseException:
             await zygote.aclose()
             raise
         return zygote
+
+    @classmethod
+    async def adopt(cls, control: socket.socket, process: Process) -> "Zygote":
+        """Take a zygote whose host has ended; return when it has told which sandboxes there are.
+
+        Raises :class:`StartupFailed` where it does not, :class:`ProtocolViolation` where it is of another version; it is
+        killed then, and everything with it.
+        """
+        zygote = cls(control, process)
+        zygote._inherited = 0
+        try:
+            await asyncio.wait_for(asyncio.shield(zygote._ready), ADOPT_SECONDS)
+        except TimeoutError as error:
+            await zygote.aclose()
+            raise StartupFailed(f"the zygote did not answer within {ADOPT_SECONDS:g} s") from error
+        except BaseException:
+            await zygote.aclose()
+            raise
+        return zygote
+
+    @property
+    def children(self) -> Mapping[str, Child]:
+        """What was forked from it and has not ended, by name."""
+        return self._children
+
+    def leave(self) -> None:
+        """Let it go on without this process; it waits for another one.  Only for one that has a door."""
+        if self.alive:
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()
 
     @property
     def alive(self) -> bool:
@@ -149,19 +209,21 @@ class Zygote:
             if self._pid != self._process.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._pid, signal.SIGKILL)
-            self._reaping = self._loop.create_task(asyncio.to_thread(self._reap))
+            self._reaping = self._loop.create_task(self._reap())
+            if self.on_over is not None:
+                self.on_over()
         return self._reaping
 
-    def _reap(self) -> None:
+    async def _reap(self) -> None:
         """Wait for the boot stage and the zygote: both are children of this process."""
-        self._process.wait(EXIT_SECONDS)
+        if await until(lambda: self._process.poll() is not None, EXIT_SECONDS):
+            self._process.wait(0)
         if self._pid != self._process.pid:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
+            await until(lambda: _has_ended(self._pid), EXIT_SECONDS)
 
     def _read(self) -> None:
         try:
-            data, fds, _flags, _address = socket.recv_fds(self._control, MAX_MESSAGE, 1)
+            data, fds = receive_descriptors(self._control, MAX_MESSAGE, 1)
         except (BlockingIOError, InterruptedError):
             return
         except ConnectionError:
@@ -196,6 +258,8 @@ class Zygote:
                     raise ProtocolViolation("the zygote is ready for the second time")
                 self.report = message
                 self._ready.set_result(message)
+            case "adopted":
+                self._adopted(message)
             case "failed":
                 self._fail(_failure(message))
             case "forked":
@@ -216,8 +280,30 @@ class Zygote:
             raise ProtocolViolation("the zygote names a process that is not its own")
         self._pid = pid
 
+    def _adopted(self, message: Message) -> None:
+        """Take what a zygote that was another's says of itself, once; its sandboxes follow."""
+        if self._inherited is None or self._ready.done() or self.report:
+            raise ProtocolViolation("the zygote speaks as if it had been another's")
+        if message["version"] != VERSION or message["forks"] < 0:
+            raise ProtocolViolation(f"the zygote is of another version ({message['version']})")
+        self.report, self.fit, self._inherited = message, message["fit"], message["forks"]
+        self._tell_inherited()
+
+    def _tell_inherited(self) -> None:
+        if not self._inherited and not self._ready.done():
+            self._ready.set_result(self.report)
+
+    def _inherit(self, name: str) -> Child | None:
+        """Return the handle on a sandbox that was there before; ``None`` where no other is to come."""
+        if not self._inherited or name in self._children:
+            return None
+        self._inherited -= 1
+        child = Child(self._loop.create_future(), self._loop.create_future())
+        self._children[name] = child
+        return child
+
     def _forked(self, message: Message, fds: Sequence[int]) -> None:
-        child = self._children.get(message["sandbox"])
+        child = self._inherit(message["sandbox"]) or self._children.get(message["sandbox"])
         if child is None:
             raise ProtocolViolation("the zygote forked what nobody asked for")
         try:
@@ -228,6 +314,8 @@ class Zygote:
             close_all(fds)
         else:
             child.forked.set_result(result)
+        if self._inherited is not None:
+            self._tell_inherited()
 
     def _exited(self, message: Message) -> None:
         child = self._children.pop(message["sandbox"], None)
@@ -256,7 +344,7 @@ class Zygote:
 
 def _spawn(launch: Launch) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     try:
-        owner = os.pidfd_open(os.getpid())
+        owner = os.pidfd_open(os.getpid()) if launch.door is None else os.dup(launch.door.fileno())
     except OSError as error:
         raise _lacking("pidfd", f"pidfd_open: {error}") from error
     try:
@@ -305,6 +393,14 @@ def _failure(message: Message) -> Exception:
 def _lacking(step: str, why: str) -> IsolationUnavailable:
     missing = Missing(step, why, "run 'cellfork doctor' to see what this host allows")
     return IsolationUnavailable(f"the isolation could not be built ({step}: {why})", (missing,))
+
+
+def _has_ended(pid: int) -> bool:
+    """Tell whether a child has ended, and reap it."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return True
 
 
 def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:

@@ -13,6 +13,7 @@ MESSAGES: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "booted": {"pid": (int,)},
     "ready": {},
     "failed": {"step": (str,), "errno": (int, type(None)), "message": (str,)},
+    "adopted": {"version": (int,), "fit": (bool,), "forks": (int,), "image": (str,)},
     "forked": {"sandbox": (str,), "pid": (int,)},
     "refused": {"sandbox": (str,), "message": (str,), "fit": (bool,)},
     "exited": {"sandbox": (str,), "status": (int,)},

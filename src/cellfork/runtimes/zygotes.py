@@ -122,6 +122,39 @@ class Zygotes:
                 return zygote
         raise StartupFailed("the zygote ended as soon as it had started")
 
+    def adopt(self, domain: Domain, zygote: Zygote) -> None:
+        """Take a zygote with sandboxes that has outlived another process.
+
+        It serves its domain again if that has no other one and it is fit to; otherwise it is seen out.
+        """
+        self._launched.add(zygote)
+        holding = self._holdings.get(domain)
+        if zygote in self._retired or (holding is not None and holding.serving is zygote):
+            return
+        if zygote.fit and (holding is None or holding.is_over):
+            serving: asyncio.Future[Zygote] = asyncio.get_running_loop().create_future()
+            serving.set_result(zygote)
+            self._holdings[domain] = Holding(serving, since=_now(), used=_now())
+            self._look_later()
+        else:
+            self._spawn(self._see_out(domain, zygote))
+
+    def make_room(self, wanted: Domain, rivals: Callable[[Domain], bool], most: int) -> bool:
+        """See that ``wanted`` can have a zygote while at most ``most`` of ``rivals`` have one; tell whether it can.
+
+        Of those that nobody uses the one is let go that was not used for longest.
+        """
+        if wanted in self._holdings:
+            return True
+        others = [domain for domain in self._holdings if rivals(domain)]
+        if len(others) < most:
+            return True
+        idle = [domain for domain in others if self._is_unused(self._holdings[domain])]
+        if not idle:
+            return False
+        self._let_go(min(idle, key=lambda domain: _last_use(self._holdings[domain])))
+        return True
+
     def prepare(self) -> None:
         """See that the spares are there, or on their way."""
         if not self._closed:
@@ -133,8 +166,21 @@ class Zygotes:
         """How many zygotes serve somebody, are being started for somebody, or are seen out."""
         return sum(not holding.is_over for holding in self._holdings.values()) + len(self._retired)
 
+    async def leave(self) -> None:
+        """Let zygotes with sandboxes that belong to somebody go on without this process; end the others."""
+        await self._stop()
+        for zygote in self._launched:
+            if zygote.in_use:
+                zygote.leave()
+        await asyncio.gather(*(zygote.aclose() for zygote in self._launched if not zygote.in_use))
+
     async def aclose(self) -> None:
         """End every zygote, and with it what was forked from it."""
+        await self._stop()
+        await asyncio.gather(*(launched.aclose() for launched in self._launched))
+
+    async def _stop(self) -> None:
+        """Start no other one, and see none out any more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -146,7 +192,6 @@ class Zygotes:
             task.cancel()
         await asyncio.gather(*starting, *self._tasks, self._spares.aclose(), return_exceptions=True)
         self._retired.clear()
-        await asyncio.gather(*(launched.aclose() for launched in self._launched))
 
     # ------------------------------------------------------------------------------------ starting
 

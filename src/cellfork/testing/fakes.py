@@ -15,6 +15,8 @@ import asyncio
 import heapq
 import itertools
 import json
+import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -23,14 +25,17 @@ from cellfork.model.errors import (
     CellforkError,
     Conflict,
     PathNotFound,
+    PortClosed,
     ProtocolViolation,
     SandboxGone,
+    StartupFailed,
     Unsupported,
 )
 from cellfork.model.events import KillReason
 from cellfork.model.languages import KNOWN
 from cellfork.model.specs import SandboxSpec
 from cellfork.runtimes.base import CloseHandler, FrameHandler, Network, RuntimeReport, Usage
+from cellfork.runtimes.kept import Kept, KeptKernel, KeptProcess
 from cellfork.wire.bundles import encode_bundle
 from cellfork.wire.frames import CHUNK, Frame, encode
 from cellfork.wire.messages import check_from_guest
@@ -100,6 +105,7 @@ class FakeKernel:
     execution: str = ""
     count: int = 0
     header: Header = field(default_factory=dict)
+    label: str = ""
 
     def say(self, op: str, body: bytes = b"", **fields: Any) -> None:
         """Send any message on this channel."""
@@ -180,6 +186,7 @@ class FakeProcess:
     guest: "FakeGuest"
     number: int
     deaf: bool = False
+    request: Header = field(default_factory=dict)
 
     def write(self, data: bytes | str, stream: str = "stdout") -> None:
         """Write to a stream."""
@@ -226,6 +233,15 @@ class FakeGuest:
         self.missing_programs: set[str] = set()
         self.run = run
         self.killed: list[KillReason] = []
+        self.record: Mapping[str, Any] | None = None
+        self.left = False
+        self.ports: dict[int, tuple[str, int]] = {}
+        """Where on this machine each port of the sandbox really is."""
+        self.listening: dict[int, tuple[str, int]] = {}
+        """Where on this machine each port really is on which the host listens inside."""
+        self.frozen = ""
+        self.archive = b""
+        self.waiting: deque[Frame] = deque()
         self.measured = Usage(cpu_time=1.0, memory=1000, peak_memory=2000)
         self._on_frame: FrameHandler | None = None
         self._on_close: CloseHandler | None = None
@@ -238,7 +254,7 @@ class FakeGuest:
 
     def send(self, header: Header, body: bytes = b"", channel: int = 0) -> None:
         """Take a frame; its effects come at the next turn of the loop."""
-        if self.killed:
+        if self.killed or self.left:
             raise SandboxGone("the fake guest is gone")
         encode(header, body[:1], channel)
         self.sent.append(Frame(channel, header, body))
@@ -252,8 +268,68 @@ class FakeGuest:
         """Return ``measured``."""
         return self.measured
 
+    def measure(self) -> Usage:
+        """Return ``measured``."""
+        return self.measured
+
     def reset_peak(self) -> None:
         """Do nothing."""
+
+    async def connect(self, port: int) -> socket.socket:
+        """Connect to what ``ports`` says."""
+        if port not in self.ports:
+            raise PortClosed(f"no program listens on port {port} inside the sandbox")
+        connection = socket.socket()
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, self.ports[port])
+        except OSError as error:
+            connection.close()
+            raise PortClosed(f"no program listens on port {port} inside the sandbox") from error
+        return connection
+
+    async def listen(self, port: int, host: str) -> socket.socket:
+        """Listen somewhere on this machine; ``listening`` says where."""
+        if port in self.ports:
+            raise Conflict(f"port {port} is in use inside the sandbox")
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.listening[port] = listener.getsockname()
+        return listener
+
+    freezes = True
+    keeps_files = True
+
+    async def freeze(self, *, but_init: bool = False) -> None:
+        """Take frames from now on without any effect, but for what init does where it is left out."""
+        await asyncio.sleep(0)  # given up here, nothing is held
+        self.frozen = "all but init" if but_init else "all"
+
+    async def thaw(self) -> None:
+        """Go on with what came meanwhile."""
+        self.frozen = ""
+        for frame in [*self.waiting]:
+            self.waiting.popleft()
+            self._receive(frame.header, frame.body, frame.channel)
+        await asyncio.sleep(0)
+
+    def leave(self) -> None:
+        """Deliver nothing any more; :meth:`FakeRuntime.adopt` gives it to another engine."""
+        self.left = True
+        self._on_frame = self._on_close = None
+
+    def report(self) -> Kept:
+        """Return what another engine is told of this guest."""
+        kept = Kept()
+        for kernel in self.kernels.values():
+            running = kernel.execution if kernel.channel in self.hanging else None
+            kept.kernels.append(
+                KeptKernel(kernel.channel, kernel.label, running, kernel.count + 1, over=False)
+            )
+        for process in self.processes.values():
+            kept.processes.append(KeptProcess(process.number, 100 + process.number, process.request))
+        kept.end(0, 0)
+        return kept
 
     async def kill(self, reason: KillReason = "request", message: str = "") -> None:
         """End; tell it once."""
@@ -288,6 +364,9 @@ class FakeGuest:
 
     def _receive(self, header: Header, body: bytes, channel: int) -> None:
         if self.killed:
+            return
+        if self.frozen == "all" or (channel and self.frozen):
+            self.waiting.append(Frame(channel, header, body))
             return
         if channel:
             self._on_context_frame(header, body, channel)
@@ -328,7 +407,7 @@ def _succeed(guest: FakeGuest, header: Header, body: bytes) -> Header:
 def _start_context(guest: FakeGuest, header: Header, body: bytes) -> Header:
     if header["language"] not in KNOWN:
         raise Unsupported(f"no kernel for the language {header['language'][:80]!r} in this template")
-    guest.kernels[header["context"]] = FakeKernel(guest, header["context"])
+    guest.kernels[header["context"]] = FakeKernel(guest, header["context"], label=header["label"])
     return {}
 
 
@@ -356,7 +435,7 @@ def _terminate(guest: FakeGuest, header: Header, body: bytes) -> Header:
 def _start_process(guest: FakeGuest, header: Header, body: bytes) -> Header:
     if header["argv"][0] in guest.missing_programs:
         raise PathNotFound(f"{header['argv'][0]!r}: no such command")
-    process = guest.processes[header["process"]] = FakeProcess(guest, header["process"])
+    process = guest.processes[header["process"]] = FakeProcess(guest, header["process"], request=header)
     stream = "pty" if header["pty"] else "stdout"
     asyncio.get_running_loop().call_soon(run_command, process, header["argv"][-1], stream)
     return {"pid": 100 + header["process"]}
@@ -430,6 +509,22 @@ def _remove_file(guest: FakeGuest, header: Header, body: bytes) -> Header:
     return {}
 
 
+def _read_archive(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    files = {path: content.decode("latin-1") for path, content in guest.files.items()}
+    content = json.dumps(files).encode()[header["offset"] :][: header["length"]]
+    for start in range(0, len(content), CHUNK):
+        guest.say({"op": "chunk", "id": header["id"]}, content[start : start + CHUNK])
+    return {"size": len(content), "end": len(content) < header["length"]}
+
+
+def _write_archive(guest: FakeGuest, header: Header, body: bytes) -> Header:
+    guest.archive = guest.archive[: header["offset"]] + body
+    if header["end"]:
+        files = json.loads(guest.archive)
+        guest.files = {path: content.encode("latin-1") for path, content in files.items()}
+    return {}
+
+
 def _content(guest: FakeGuest, path: str) -> bytes:
     if path not in guest.files:
         raise PathNotFound(f"{path!r} does not exist")
@@ -459,17 +554,30 @@ OPERATIONS: dict[str, Script] = {
     "file.stat": _stat_file,
     "file.move": _move_file,
     "file.remove": _remove_file,
+    "archive.read": _read_archive,
+    "archive.write": _write_archive,
     "file.mkdir": lambda guest, header, body: {"created": True},
 }
 """What the default guest does; every other request succeeds with ``{}``."""
 
 
 class FakeRuntime:
-    """Starts fake guests.  ``guests`` lists them; ``on_start`` may raise, or change a new guest."""
+    """Starts fake guests.  ``guests`` lists them; ``on_start`` may raise, or change a new guest.
+
+    With ``keep`` they outlive their engine: another one that uses the same runtime can adopt them.
+    """
 
     name: ClassVar[str] = "fake"
 
-    def __init__(self, run: KernelScript = echo, on_start: Callable[[FakeGuest], None] | None = None) -> None:
+    def __init__(
+        self,
+        run: KernelScript = echo,
+        on_start: Callable[[FakeGuest], None] | None = None,
+        *,
+        keep: bool = False,
+    ) -> None:
+        self.keep = keep
+        self.adopted: list[FakeGuest] = []
         self.guests: list[FakeGuest] = []
         self.run = run
         self.on_start = on_start
@@ -484,8 +592,29 @@ class FakeRuntime:
         guest = FakeGuest(spec, self.run)
         if self.on_start is not None:
             self.on_start(guest)
+        if self.keep:
+            guest.record = {"number": len(self.guests)}
         self.guests.append(guest)
         return guest
+
+    async def adopt(self, spec: SandboxSpec, record: Mapping[str, Any], first: int) -> tuple[FakeGuest, Kept]:
+        """Give a guest to another engine, if it lives."""
+        guest = self.guests[record["number"]]
+        if guest.killed:
+            raise StartupFailed("it has ended")
+        guest.left = False
+        self.adopted.append(guest)
+        return guest, guest.report()
+
+    async def sweep(self) -> None:
+        """Kill every guest that was not adopted."""
+        for guest in self.guests:
+            if guest not in self.adopted:
+                await guest.kill("owner")
+
+    async def leave(self) -> None:
+        """Let the guests go on."""
+        self.closed = True
 
     async def aclose(self) -> None:
         """Kill every guest."""

@@ -7,7 +7,8 @@
             sandbox.run_code("1 + 1")
 
 Five kinds are watched: processes that descend from this one, open descriptors of this process, mounts,
-cgroups and temporary files whose name tells that they are cellfork's.  Something is a leak when it is
+cgroups and temporary files whose name tells that they are cellfork's.  After :func:`mark` processes count as well that
+this one began and that have lost their parent since, wherever they went.  Something is a leak when it is
 there at every look during a grace period, so that neither a slow farewell nor a neighbour that runs
 the same code at the same time is mistaken for one.
 
@@ -15,12 +16,15 @@ The embedded host keeps a thread, a zygote and its helpers for the life of the p
 what the host opens when it starts; ``allow_host=False`` is for code that must close its host as well.
 """
 
+import contextlib
 import os
 import re
+import resource
+import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -30,6 +34,10 @@ GRACE_SECONDS = 3.0
 
 NAME = "cellfork"
 OWNER = re.compile(rf"/{NAME}-\d+\.(\d+)\.\d+-\w+$")
+KEPT = re.compile(r"/cellfork-k([0-9a-f]{12})-")
+MARK = 1 << 50
+"""Microseconds of real-time scheduling, of which nothing here has any: with a process's id added, a limit that is its mark."""
+MARKED = re.compile(r"^Max realtime timeout +(\d+) ", re.MULTILINE)
 ZYGOTE = re.compile(r"cellfork-zygote|cellfork\S*(zygote|boot)")
 """What the name or the command line of a zygote shows, from its first moment on."""
 
@@ -97,12 +105,19 @@ class Snapshot:
     cgroups: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
     threads: frozenset[str] = frozenset()
+    pids: frozenset[int] = frozenset()
+    """Every process of the machine."""
 
     @classmethod
-    def take(cls) -> "Snapshot":
-        """Look at this process and this machine."""
+    def take(cls, before: "Snapshot | None" = None) -> "Snapshot":
+        """Look at this process and this machine; at orphans that are there since ``before``."""
+        pids = frozenset(_pids())
+        found = [*descendants(os.getpid())]
+        if before is not None:
+            found += orphans(before.pids | {process.pid for process in found})
         return cls(
-            processes={process.identity: process for process in descendants(os.getpid())},
+            pids=pids,
+            processes={process.identity: process for process in found},
             fds=open_fds(),
             mounts=frozenset(mounts()),
             cgroups=frozenset(cgroups()),
@@ -128,7 +143,7 @@ class Snapshot:
         if allow_host and self.host - before.host:  # it started or grew meanwhile, and stays
             return Leaks(processes | mounts)
         fds = {
-            ("fd", f"{fd} → {target}"): f"{fd} → {target}"
+            ("fd", f"{fd} → {target}"): f"{fd} → {target}{_described(fd)}"
             for fd, target in self.fds.items()
             if before.fds.get(fd) != target
         }
@@ -141,11 +156,11 @@ def find_leaks(before: Snapshot, *, grace: float = GRACE_SECONDS, allow_host: bo
     """Return what is there at every look for ``grace`` seconds and was not at ``before``."""
     deadline = time.monotonic() + grace
     pause = 0.002
-    leaks = Snapshot.take().leaks_since(before, allow_host=allow_host)
+    leaks = Snapshot.take(before).leaks_since(before, allow_host=allow_host)
     while leaks and time.monotonic() < deadline:
         time.sleep(pause)
         pause = min(pause * 2, 0.2)
-        leaks &= Snapshot.take().leaks_since(before, allow_host=allow_host)
+        leaks &= Snapshot.take(before).leaks_since(before, allow_host=allow_host)
     return leaks
 
 
@@ -175,6 +190,33 @@ def descendants(root: int) -> Iterator[Process]:
                 yield process
 
 
+def mark() -> None:
+    """Mark this process and whatever it begins from now on, so that :func:`orphans` are told from those of others.
+
+    The mark is a soft resource limit without effect.  It stays with a process that leaves its parent, its session and its
+    environment behind; a child that marks itself, as another test process does, is on its own.
+    """
+    _soft, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+    with contextlib.suppress(ValueError):  # somebody gave this process hardly any: then no orphans are found
+        resource.setrlimit(resource.RLIMIT_RTTIME, (MARK + os.getpid(), hard))
+
+
+def orphans(known: Container[int] = ()) -> Iterator[Process]:
+    """Yield the processes that carry this one's mark and are not below it, without those in ``known``.
+
+    Those that have ended are their new parent's, who may take its time.
+    """
+    own = MARK + os.getpid()
+    for pid in _pids():
+        if pid in known or pid == os.getpid():
+            continue
+        found = MARKED.search(_read(f"/proc/{pid}/limits"))
+        if found is not None and int(found[1]) == own:
+            process = _process(pid)
+            if process is not None and process.state != "Z" and not _is_below(pid, os.getpid()):
+                yield process
+
+
 def role_of(process: Process, parent: Process | None) -> Role:
     """Tell what a process is to the embedded host, ``parent`` being the one that started it.
 
@@ -197,6 +239,22 @@ def open_fds() -> dict[int, str]:
     return found
 
 
+def _described(fd: int) -> str:
+    """Return what a socket is, for people; nothing for whatever else a descriptor refers to."""
+    try:
+        opened = socket.socket(fileno=fd)
+    except OSError:
+        return ""
+    try:
+        listens = " listening" if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) else ""
+        family, kind = (getattr(each, "name", each) for each in (opened.family, opened.type))
+        return f" ({family} {kind}{listens} at {opened.getsockname()!r})"
+    except OSError:  # it was closed meanwhile
+        return ""
+    finally:
+        opened.detach()
+
+
 def mounts() -> Iterator[str]:
     """Yield the mounts of this mount namespace that name cellfork."""
     for line in _read("/proc/self/mountinfo").splitlines():
@@ -210,18 +268,40 @@ def cgroups() -> Iterator[str]:
     One that holds this process itself is the host's own, where its cgroup was delegated to it.
     """
     below = {process.pid for process in descendants(os.getpid())}
+    states: set[str] | None = None
     for parent in _cgroup_parents():
         for path in _named(parent):
             members = set(_members(path))
-            ours = members & below or (not members and not _belongs_to_another(path))
-            if os.getpid() not in members and ours:
+            if states is None and KEPT.search(path):
+                states = _state_directories()
+            if os.getpid() not in members and (
+                members & below
+                or ((not members or _is_named(path)) and not _belongs_to_another(path, states))
+            ):
                 yield path
 
 
-def _belongs_to_another(path: str) -> bool:
+def _is_named(path: str) -> bool:
+    """Tell whether the name of a group says whose it is, whoever is in it."""
+    return bool(KEPT.search(path) or OWNER.search(path))
+
+
+def _belongs_to_another(path: str, states: Container[str] | None = None) -> bool:
     """Tell whether a group is that of another program, which may be at starting or ending a sandbox, or was killed."""
+    kept = KEPT.search(path)
+    if kept is not None:
+        return kept[1] not in (_state_directories() if states is None else states)
     owner = OWNER.search(path)
     return owner is not None and int(owner[1]) != os.getpid()
+
+
+def _state_directories() -> set[str]:
+    """Return the ids of the state directories below the directory for temporary files, which is a test process's own."""
+    found = set()
+    for path, _, names in os.walk(tempfile.gettempdir()):
+        if "id" in names and "lock" in names:
+            found.add(_read(os.path.join(path, "id")).strip())
+    return found
 
 
 def temporary_files() -> Iterator[str]:
@@ -247,6 +327,18 @@ def _children(pid: int) -> Iterator[int]:
         return
     for thread in threads:
         yield from map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _is_below(pid: int, root: int) -> bool:
+    """Tell whether a process descends from another: it may have begun since the tree was looked at."""
+    while pid > 1 and pid != root:
+        stat = _read(f"/proc/{pid}/stat")
+        pid = int(stat[stat.rindex(")") + 2 :].split()[1]) if stat else 0
+    return pid == root
 
 
 def _process(pid: int) -> Process | None:

@@ -21,6 +21,8 @@ _STR_OR_NONE = (str, type(None))
 
 FROM_INIT: Mapping[str, FieldTypes] = {
     "listening": {},
+    "kept": {"kind": _STR},
+    "adopted": {"version": _INT, "channel": _INT, "process": _INT},
     "locked": {},
     "ready": {"version": _INT, "pid": _INT},
     "reply": {"id": _INT, "ok": _BOOL},
@@ -63,6 +65,7 @@ REPLY: Mapping[bool, FieldTypes] = {True: {"result": _DICT}, False: {"code": _ST
 
 WORDS: Mapping[tuple[str, str], frozenset[str]] = {
     ("process.output", "stream"): frozenset({"stdout", "stderr", "pty"}),
+    ("kept", "kind"): frozenset({"kernel", "process"}),
     ("watch.event", "kind"): frozenset({"create", "write", "remove", "rename", "chmod"}),
     ("done", "status"): frozenset({"ok", "error", "interrupted"}),
 }

@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import Any
 
-from cellfork.guest.kernels import PythonKernel
+from cellfork.guest.kernels import Kernel
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop
 from cellfork.guest.python import kernel
@@ -63,7 +63,7 @@ class Init:
         signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
         self.write = write
         self.loop.watch(self.wakeup.fileno(), self.reap)
-        self.kernel = PythonKernel.start(self.loop, self.link, image, cwd=cwd, envs={"FROM_START": "it's"})
+        self.kernel = Kernel.start(self.loop, self.link, image, cwd=cwd, envs={"FROM_START": "it's"})
         self.kernel.claim(1)
         self.loop.watch(connection.fileno(), self.read)
 
@@ -75,7 +75,7 @@ class Init:
         """Start and stop kernels that no context claims; tell the descriptors before and after."""
         before = descriptors()
         for i in range(count):
-            spare = PythonKernel.start(self.loop, self.link, self.image, cwd="/", envs={})
+            spare = Kernel.start(self.loop, self.link, self.image, cwd="/", envs={})
             if i % 2:
                 self.loop.run_once(0.01)
             spare.stop()

@@ -6,14 +6,12 @@ import socket
 
 import pytest
 
-from cellfork.model.errors import StartupFailed
 from cellfork.model.network import NetworkPolicy
 from cellfork.runtimes.egress import listener as listeners
 from cellfork.runtimes.egress.gate import Gate
 from cellfork.runtimes.egress.proxy import Proxy
-from cellfork.runtimes.guest import Meter, ProcessGuest
-from cellfork.runtimes.zygote import Child
 from cellfork.wire.frames import encode
+from tests.runtimes.conftest import guest_without_processes
 
 LISTENING = encode({"op": "listening"})
 LOCKED = encode({"op": "locked"})
@@ -27,12 +25,7 @@ async def start(monkeypatch):
     made = []
 
     def make(*, expected: bool):
-        ours, theirs = socket.socketpair()
-        loop = asyncio.get_running_loop()
-        child = Child(loop.create_future(), loop.create_future())
-        child.forked.set_exception(StartupFailed("made up"))
-        child.forked.exception()
-        guest = ProcessGuest(ours, child, Meter(), "test")
+        guest, theirs = guest_without_processes()
         if expected:
             guest.expect_listener(Gate(Proxy(), NetworkPolicy.of("public")))
         made.append((guest, theirs))

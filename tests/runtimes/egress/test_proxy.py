@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import socket
 import struct
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from cellfork.model.errors import StartupFailed
 from cellfork.model.network import NetworkPolicy
+from cellfork.runtimes import listening
 from cellfork.runtimes.egress import rules
 from cellfork.runtimes.egress.account import MAX_CONNECTIONS, Pace
 from cellfork.runtimes.egress.gate import Gate
@@ -35,12 +37,14 @@ PATIENCE = Patience(head=0.5, connect=0.5, idle=1.0, reply=0.5)
 class World:
     """A gate that listens on loopback, with a little internet behind it."""
 
-    def __init__(self, policy: NetworkPolicy, indexes: Indexes | None = None) -> None:
+    def __init__(
+        self, policy: NetworkPolicy, indexes: Indexes | None = None, patience: Patience = PATIENCE
+    ) -> None:
         self.web = Server()
         self.echo = Server(echo)
         self.names = Names({"web.example": [PUBLIC], "six.example": [PUBLIC_V6], "echo.example": ["1.0.0.1"]})
         self.wire = Wire({PUBLIC: self.web, PUBLIC_V6: self.web, "1.0.0.1": self.echo})
-        self.proxy = Proxy(self.names, self.wire.connect, lambda: indexes or Indexes(), PATIENCE)
+        self.proxy = Proxy(self.names, self.wire.connect, lambda: indexes or Indexes(), patience)
         self.gate = Gate(self.proxy, policy)
         listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = listener.getsockname()[1]
@@ -90,19 +94,38 @@ class World:
             writer.close()
         return answer
 
+    async def has_connections(self, number: int) -> None:
+        """Return when the gate has so many connections."""
+        async with asyncio.timeout(10):
+            while self.gate.traffic().connections != number:
+                await asyncio.sleep(0.01)
+
     def reasons(self) -> list[str]:
         return [denial.reason for denial in self.gate.denied()]
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World(
-        NetworkPolicy.of(["web.example", "six.example", "echo.example", "echo.example:7", "*.sub.example"])
-    )
+@contextlib.asynccontextmanager
+async def living(world: World) -> AsyncIterator[World]:
     yield world
     await world.gate.aclose()
     world.web.close()
     world.echo.close()
+
+
+POLICY = NetworkPolicy.of(["web.example", "six.example", "echo.example", "echo.example:7", "*.sub.example"])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with living(World(POLICY)) as world:
+        yield world
+
+
+@pytest.fixture
+async def patient() -> AsyncIterator[World]:
+    """A world in which nobody is given up for being slow."""
+    async with living(World(POLICY, patience=Patience())) as world:
+        yield world
 
 
 def status(answer: bytes) -> int:
@@ -445,18 +468,16 @@ async def test_the_budget_ends_tunnels_and_requests():
     world.echo.close()
 
 
-async def test_connections_are_bounded(world):
+async def test_connections_are_bounded(patient):
     """E17: beyond 64 the answer is 503, and those that live are not disturbed."""
+    world = patient
     held = [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(MAX_CONNECTIONS)]
-    await asyncio.sleep(0.05)
-    assert world.gate.traffic().connections == MAX_CONNECTIONS
+    await world.has_connections(MAX_CONNECTIONS)
     assert status(await world.send(b"")) == 503
+    assert world.gate.traffic().connections == MAX_CONNECTIONS
     for _reader, writer in held:
         writer.close()
-    for _ in range(100):
-        if not world.gate.traffic().connections:
-            break
-        await asyncio.sleep(0.05)
+    await world.has_connections(0)
     assert status(await world.get("http://web.example/")) == 200
 
 
@@ -725,3 +746,43 @@ def test_a_reset_is_no_trouble():
         world.echo.close()
 
     asyncio.run(run())
+
+
+async def test_a_sandbox_that_makes_the_host_wait_has_no_network_any_more(monkeypatch: pytest.MonkeyPatch):
+    """A copy of the listening socket that blocks, and takes the connection first, holds up a thread and not the proxy.
+
+    What the sandbox had open ends, and it is told why among its refusals; another sandbox is served meanwhile.
+    """
+    monkeypatch.setattr(listening, "ACCEPT_SECONDS", 0.3)
+    policy = NetworkPolicy.of(["web.example", "echo.example:7"])
+    hostile, other = World(policy), World(policy)
+    _status, reader, writer = await hostile.connect("echo.example:7")
+    assert hostile.gate._listener is not None
+    ours = hostile.gate._listener._socket
+
+    class Stolen:
+        """The host's end, whose guest is faster."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(ours, name)
+
+        def accept(self) -> tuple[socket.socket, object]:
+            ours.accept()[0].close()
+            ours.setblocking(True)
+            return ours.accept()
+
+    hostile.gate._listener._socket = Stolen()  # type: ignore[assignment]
+    with socket.create_connection(("127.0.0.1", hostile.port)):
+        for _ in range(5):
+            started = time.monotonic()
+            assert status(await other.get("http://web.example/")) == 200
+            assert time.monotonic() - started < 0.25
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    assert hostile.reasons() == ["the guest keeps a listening socket waiting that it handed over"]
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", hostile.port)
+    for world in (hostile, other):
+        await world.gate.aclose()
+        world.web.close()
+        world.echo.close()

@@ -71,3 +71,36 @@ def test_without_control_groups_limits_are_refused_not_forgotten(user):
     assert done.stdout.splitlines() == ["['cgroup cpu', 'cgroup memory', 'cgroup pids'] True", "42"], (
         done.stderr
     )
+
+
+PORTS = """
+import asyncio, json
+from cellfork.engine.engine import Engine
+from cellfork.model.specs import ExecuteRequest, SandboxSpec
+from cellfork.runtimes.namespaces.runtime import NamespacesRuntime
+
+async def main():
+    engine = Engine({"namespaces": NamespacesRuntime(pool=0)})
+    sandbox = await engine.create(SandboxSpec())
+    await sandbox.run(None, ExecuteRequest("import socket; listener = socket.create_server(('127.0.0.1', 8000))"))
+    stream = await sandbox.connect(8000)
+    await stream.send(b"hello")
+    heard = await sandbox.run(None, ExecuteRequest("listener.accept()[0].recv(9)"))
+    stream.close()
+    listener = await sandbox.listen(49999)
+    run = asyncio.create_task(sandbox.run(None, ExecuteRequest("socket.create_connection(('127.0.0.1', 49999)).recv(9)")))
+    with await listener.accept() as connection:
+        await asyncio.get_running_loop().sock_sendall(connection, b"host")
+    print(json.dumps([heard.text, (await run).text]))
+    listener.close()
+    await engine.aclose()
+
+asyncio.run(main())
+"""
+
+
+def test_ports(user: Ordinary):
+    """Init hands sockets over, and the host can tell that they are of the sandbox's network, without root as well."""
+    done = run(user, PORTS)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["b'hello'", "b'host'"]

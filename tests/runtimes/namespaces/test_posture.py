@@ -51,7 +51,9 @@ MOUNTS = b"""\
 191 172 0:53 /sys /proc/sys ro,nosuid,nodev,noexec,relatime - proc proc rw
 45 138 0:45 / /run/sandbox rw,nosuid,nodev,relatime - tmpfs disk rw,size=32768k,nr_inodes=1500,mode=755
 63 140 0:45 /home /home/user rw,nosuid,nodev,relatime - tmpfs disk rw,size=32768k,nr_inodes=1500,mode=755
+68 138 0:45 /root /root rw,nosuid,nodev,relatime - tmpfs disk rw,size=32768k,nr_inodes=1500,mode=755
 64 139 0:45 /tmp /tmp rw,nosuid,nodev,relatime - tmpfs disk rw,size=32768k,nr_inodes=1500,mode=755
+67 191 0:45 /.boot-id//deleted /proc/sys/kernel/random/boot_id ro,nosuid,nodev,noexec,relatime - tmpfs disk rw,size=32768k,nr_inodes=1500,mode=755
 65 138 0:46 / /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw,size=65536k,nr_inodes=500
 66 138 0:47 / /dev/pts rw,nosuid,noexec,relatime - devpts devpts rw,mode=620,ptmxmode=666,max=64
 """

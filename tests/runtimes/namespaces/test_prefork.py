@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from cellfork.model.errors import StartupFailed
 from cellfork.model.limits import Limits
+from cellfork.runtimes.namespaces.cgroups import Cgroups
+from cellfork.runtimes.namespaces.prefork import make_fork
 from cellfork.runtimes.namespaces.runtime import PREFORK_ENVIRONMENT, NamespacesRuntime
 from cellfork.runtimes.variables import number_of
+from cellfork.runtimes.zygote import Child
 from tests.runtimes.conftest import SPEC, Client
 
 
@@ -64,6 +68,23 @@ async def test_what_waits_is_an_init_and_a_kernel_that_run_nothing(ahead):
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.1)
     assert {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids} == {"S"}
+
+
+async def test_a_fork_that_is_refused_at_once(ahead):
+    """A zygote that has refused before the control groups could be handed over is asked why; nothing of the fork stays."""
+
+    class Refusing:
+        def fork(self, _name: str, _fds: list[int]) -> Child:
+            loop = asyncio.get_running_loop()
+            child = Child(loop.create_future(), loop.create_future())
+            loop.call_later(0.05, child.forked.set_exception, StartupFailed("no room for another process"))
+            return child
+
+    cgroups = Cgroups.detect()
+    fork = make_fork(Refusing(), cgroups)  # type: ignore[arg-type]
+    with pytest.raises(StartupFailed, match="no room"):
+        await ahead._become(fork, cgroups, SPEC)
+    assert not any(path.exists() for path in fork.group.directories)
 
 
 async def test_closing_ends_what_waits(ahead):

@@ -21,6 +21,7 @@ from cellfork.runtimes.namespaces import proofs, runtime, selftest
 from cellfork.runtimes.namespaces.cgroups import Cgroups
 from cellfork.runtimes.namespaces.prefork import make_fork
 from cellfork.runtimes.namespaces.runtime import NamespacesRuntime, launch_zygote
+from cellfork.runtimes.waiting import until
 from tests.runtimes.conftest import SPEC, Client
 
 GOOD = LimitCheck("memory", "memory", "took memory", "killed", holds=True)
@@ -275,6 +276,32 @@ async def test_closing_ends_a_test_that_runs(store, tests):
     await asyncio.gather(creating, return_exceptions=True)
 
 
+async def test_closing_ends_the_sandboxes_of_a_test(store):
+    """They are gone, with their control groups, when the runtime has been closed."""
+    host = NamespacesRuntime(pool=0, prefork=0)
+    cgroups = Cgroups.detect()
+    before = cgroups.names()
+    testing = asyncio.create_task(host.selftest.result(cgroups, None))
+    assert await until(lambda: len(cgroups.names()) > len(before), 20)
+    await host.aclose()
+    assert cgroups.names() == before
+    await asyncio.gather(testing, return_exceptions=True)
+
+
+async def test_who_is_refused_leaves_no_test_behind(store, tests, monkeypatch):
+    """Where there is no zygote, the refusal comes when the test is over as well."""
+    host = NamespacesRuntime(pool=0, prefork=0)
+
+    async def refuse(*_arguments: object) -> None:
+        raise StartupFailed("no zygote")
+
+    monkeypatch.setattr(host._zygotes, "of", refuse)
+    with pytest.raises(StartupFailed, match="no zygote"):
+        await host.start(SPEC)
+    assert len(outcomes_runs[id(tests)]) == 1
+    await host.aclose()
+
+
 async def test_fresh_tests_again(store, tests):
     """``probe(fresh=True)`` relies on nothing that was found before."""
     host = NamespacesRuntime(pool=0, prefork=0)
@@ -320,9 +347,9 @@ def test_the_key_names_the_host_the_user_and_the_code(tmp_path):
     assert key["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     (tmp_path / "guest").mkdir()
     (tmp_path / "guest/a.py").write_text("x = 1")
-    before = proofs._fingerprint(tmp_path)
+    before = proofs.fingerprint(tmp_path)
     (tmp_path / "guest/a.py").write_text("x = 2")
-    assert proofs._fingerprint(tmp_path) != before
+    assert proofs.fingerprint(tmp_path) != before
 
 
 def test_what_does_not_hold_is_not_written(store):

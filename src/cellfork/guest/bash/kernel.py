@@ -1,11 +1,10 @@
 """The bash kernel's life after the fork: hand cells to a shell, report how they ended.
 
-This process was forked from the Python image.  It starts one interactive shell without a terminal and gives it
-every cell as data, through an anonymous file: nothing is ever pasted into a command line.  What the shell and
-its children write goes straight into the pipes that init reads; only the end of a cell passes through here.
+One interactive shell without a terminal gets every cell as data, through an anonymous file: nothing is ever pasted into
+a command line.  Only the end of a cell passes through here.
 
-An interactive shell is what survives an interrupt: bash drops the line that it is at and takes the next one.  It has
-a process group of its own, so that an interrupt reaches it only when it is at a cell, not amid reading a line.
+An interactive shell is what survives an interrupt: bash drops the line that it is at and takes the next one, so it
+must not be interrupted amid reading a line.
 """
 
 import os
@@ -15,18 +14,15 @@ import secrets
 import select
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from cellfork.guest import linux
+from cellfork.guest import driven
 from cellfork.guest.bash import script
 from cellfork.guest.bash.script import Numbers
-from cellfork.guest.python.content import NOTHING, Content, encode_error
 from cellfork.guest.python.failures import INTERRUPTED, Failure
 from cellfork.guest.python.image import Image
-from cellfork.guest.python.transport import Inbox, Reporter
-from cellfork.wire.frames import Frame, encode
 
 SHELL = "/bin/bash"
 POSIX = "POSIXLY_CORRECT"
@@ -45,70 +41,7 @@ def run(image: Image, connection: socket.socket, nonce: bytes, marker_fds: tuple
 
     The arguments are those of :func:`cellfork.guest.python.kernel.run`.
     """
-    code = 1
-    try:
-        code = Kernel(image, connection, nonce, marker_fds).serve()
-    finally:
-        os._exit(code)
-
-
-class Kernel:
-    """One context's shell."""
-
-    def __init__(
-        self, image: Image, connection: socket.socket, nonce: bytes, marker_fds: tuple[int, int]
-    ) -> None:
-        image.outlet.connect(marker_fds, nonce)
-        image.reporter.connect(connection, lambda _stream: None)
-        sys.stdout, sys.stderr = image.stdout, image.stderr
-        self._reporter: Reporter = image.reporter
-        self._inbox = Inbox(connection)
-        self._count = 0
-        self._shell = Shell(self._reporter.missed)
-        signal.signal(signal.SIGINT, self._shell.on_interrupt)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-    def serve(self) -> int:
-        """Run what init sends; return the exit code of the process, which is the shell's where that ends by itself."""
-        self._shell.start()
-        self._inbox.connection.sendall(encode({"op": "settled"}))
-        while (frame := self._next()) is not None:
-            if frame.header["op"] == "execute" and not self._execute(frame):
-                break
-        return self._shell.exit_code
-
-    def _next(self) -> Frame | None:
-        """Return the next frame; ``None`` when init is gone, or the shell."""
-        frame = self._inbox.take()
-        if frame is None and self._shell.waits_for(self._inbox.connection):
-            frame = self._inbox.next()
-        return frame
-
-    def _execute(self, frame: Frame) -> bool:
-        """Run a cell and report it; ``False`` where the shell has ended with it."""
-        header = frame.header
-        self._reporter.begin(header["execution"], int(header.get("result", 0)) or self._reporter.result_limit)
-        ending = self._run(frame.body, header.get("envs") or {})
-        if not header.get("silent"):
-            self._count += 1
-        failure = failure_of(ending)
-        content: Content = NOTHING if failure is None else encode_error(failure.value, failure.traceback)
-        self._reporter.done(
-            {
-                "status": "ok" if failure is None else failure.status,
-                "count": self._count,
-                "next_count": self._count + 1 if ending.shell_lives else None,
-                "name": None if failure is None else failure.name,
-            },
-            content,
-        )
-        return ending.shell_lives
-
-    def _run(self, code: bytes, envs: Mapping[str, str]) -> "Ending":
-        for name in envs:
-            if not _NAME.fullmatch(name):
-                return Ending(1, refused=f"bash cannot have a variable with the name {name[:200]!r}")
-        return self._shell.run(code, envs, self._inbox.connection)
+    driven.serve(lambda reporter: Shell(reporter.missed), image, connection, nonce, marker_fds)
 
 
 class Ending(NamedTuple):
@@ -160,8 +93,7 @@ class Shell:
         self._token = ""
         self._last = self._asked = self._looks = 0
         self._running = self._begun = self._interrupted = False
-        self.exit_code = 0
-        """What the shell ended with, once :meth:`waits_for` has returned ``False`` because of it."""
+        self._exit_code = 0
 
     def start(self) -> None:
         """Start the shell, with the directory and the variables of this process."""
@@ -187,15 +119,17 @@ class Shell:
         ready = {fd for fd, _ in poll.poll()}
         if connection.fileno() in ready or self._process not in ready:
             return True
-        self.exit_code = self._reap()
+        self._exit_code = self._reap()
         return False
 
-    def run(self, code: bytes, envs: Mapping[str, str], connection: socket.socket) -> Ending:
+    def run(self, code: bytes, envs: Mapping[str, str], connection: socket.socket) -> driven.Ending:
         """Run a cell with ``envs`` exported for its time; ends this process where init is gone meanwhile."""
-        self._begin(code.replace(b"\0", b""), envs)
-        ending = self._wait(connection)
-        self._last = ending.status
-        return ending
+        ending = self._run(code, envs, connection)
+        return driven.Ending(failure_of(ending), ending.shell_lives)
+
+    def leave(self) -> int:
+        """Return what the shell ended with."""
+        return self._exit_code
 
     def on_interrupt(self, _number: int, _frame: Any) -> None:
         """Be the handler of SIGINT: pass it on, or keep it until the shell is at the cell that it is meant for."""
@@ -205,6 +139,15 @@ class Shell:
         self._interrupted = True
         if self._begun:
             self._interrupt()
+
+    def _run(self, code: bytes, envs: Mapping[str, str], connection: socket.socket) -> Ending:
+        for name in envs:
+            if not _NAME.fullmatch(name):
+                return Ending(1, refused=f"bash cannot have a variable with the name {name[:200]!r}")
+        self._begin(code.replace(b"\0", b""), envs)
+        ending = self._wait(connection)
+        self._last = ending.status
+        return ending
 
     def _interrupt(self) -> None:
         """Interrupt what runs; the shell drops its line, perhaps the one that tells the end, so ask again."""
@@ -347,33 +290,14 @@ def _fill(file: int, content: bytes) -> None:
 
 def _start(descriptors: Mapping[int, int], numbers: Numbers) -> int:
     """Start a shell with ``descriptors`` (its number → ours), the pipes as they are, and nothing else."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    parent = os.getpid()
-    try:
-        pid = os.fork()
-        if not pid:
-            _become_shell(parent, descriptors, numbers)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return pid
+    return driven.fork(SHELL, numbers.errors, partial(_become_shell, descriptors, numbers))
 
 
-def _become_shell(parent: int, descriptors: Mapping[int, int], numbers: Numbers) -> NoReturn:
-    try:
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, set())
-        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:
-            os.setpgid(0, 0)
-            _arrange(descriptors, numbers)
-            os.environ.pop(POSIX, None)
-            options = ("--rcfile", f"/proc/self/fd/{numbers.start}", "--noprofile", "--noediting", "-i")
-            os.execv(SHELL, (SHELL, *options))  # noqa: S606 - the template's own shell
-    except OSError as error:
-        os.write(numbers.errors, f"{SHELL}: {error.strerror}\n".encode())
-    finally:
-        os._exit(127)
+def _become_shell(descriptors: Mapping[int, int], numbers: Numbers) -> NoReturn:
+    _arrange(descriptors, numbers)
+    os.environ.pop(POSIX, None)
+    options = ("--rcfile", f"/proc/self/fd/{numbers.start}", "--noprofile", "--noediting", "-i")
+    os.execv(SHELL, (SHELL, *options))  # noqa: S606 - the template's own shell
 
 
 def _arrange(descriptors: Mapping[int, int], numbers: Numbers) -> None:

@@ -1,9 +1,7 @@
 """The Go kernel's life after the fork: hand cells to the driver, report how they ended.
 
 The driver (``driver/``, built as ``cellfork-go`` into the template's environment) evaluates Go and keeps its state.
-What code prints goes straight into the pipes that init reads; cells, ends and displays travel here as JSON lines.
-
-It has a process group of its own, so that an interrupt reaches it only when it is at a cell.
+Cells, ends and displays travel here as JSON lines.
 """
 
 import base64
@@ -16,16 +14,15 @@ import select
 import shutil
 import signal
 import socket
-import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
-from cellfork.guest import linux
-from cellfork.guest.python.content import NOTHING, Content, encode_error
+from cellfork.guest import driven
+from cellfork.guest.driven import Ending
 from cellfork.guest.python.failures import INTERRUPTED, Failure
 from cellfork.guest.python.image import Image
-from cellfork.guest.python.transport import Inbox, Reporter
-from cellfork.wire.frames import Frame, encode
+from cellfork.guest.python.transport import Reporter
 
 DRIVER = "cellfork-go"
 REQUESTS_FD, ANSWERS_FD = 3, 4
@@ -44,74 +41,7 @@ def run(image: Image, connection: socket.socket, nonce: bytes, marker_fds: tuple
 
     The arguments are those of :func:`cellfork.guest.python.kernel.run`.
     """
-    code = 1
-    try:
-        code = Kernel(image, connection, nonce, marker_fds).serve()
-    finally:
-        os._exit(code)
-
-
-class Kernel:
-    """One context's interpreter of Go."""
-
-    def __init__(
-        self, image: Image, connection: socket.socket, nonce: bytes, marker_fds: tuple[int, int]
-    ) -> None:
-        image.outlet.connect(marker_fds, nonce)
-        image.reporter.connect(connection, lambda _stream: None)
-        sys.stdout, sys.stderr = image.stdout, image.stderr
-        self._reporter: Reporter = image.reporter
-        self._inbox = Inbox(connection)
-        self._count = 0
-        self._driver = Driver(image.reporter)
-        signal.signal(signal.SIGINT, self._driver.on_interrupt)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-    def serve(self) -> int:
-        """Run what init sends; return the exit code of the process, which is the driver's where that ends by itself."""
-        self._driver.start()
-        self._inbox.connection.sendall(encode({"op": "settled"}))
-        while (frame := self._next()) is not None:
-            if frame.header["op"] == "execute" and not self._execute(frame):
-                break
-        return self._driver.leave()
-
-    def _next(self) -> Frame | None:
-        """Return the next frame; ``None`` when init is gone, or the driver."""
-        frame = self._inbox.take()
-        if frame is None and self._driver.waits_for(self._inbox.connection):
-            frame = self._inbox.next()
-        return frame
-
-    def _execute(self, frame: Frame) -> bool:
-        """Run a cell and report it; ``False`` where the driver has ended with it: init tells that."""
-        header = frame.header
-        self._reporter.begin(header["execution"], int(header.get("result", 0)) or self._reporter.result_limit)
-        ending = self._driver.run(
-            frame.body.decode("utf-8", "replace"), header.get("envs") or {}, self._inbox.connection
-        )
-        if ending is None:
-            return False
-        if not header.get("silent"):
-            self._count += 1
-        failure = ending.failure
-        content: Content = NOTHING if failure is None else encode_error(failure.value, failure.traceback)
-        self._reporter.done(
-            {
-                "status": "ok" if failure is None else failure.status,
-                "count": self._count,
-                "next_count": self._count + 1,
-                "name": None if failure is None else failure.name[:1024],
-            },
-            content,
-        )
-        return True
-
-
-class Ending(NamedTuple):
-    """How a cell ended whose driver lives."""
-
-    failure: Failure | None
+    driven.serve(Driver, image, connection, nonce, marker_fds)
 
 
 class Driver:
@@ -151,7 +81,7 @@ class Driver:
                 self._reap()
                 return False
 
-    def run(self, code: str, envs: Mapping[str, str], connection: socket.socket) -> Ending | None:
+    def run(self, code: bytes, envs: Mapping[str, str], connection: socket.socket) -> Ending | None:
         """Run a cell with ``envs`` set for its time; ``None`` where the driver ended.
 
         Ends this process where init is gone meanwhile.
@@ -163,7 +93,7 @@ class Driver:
             if self._missed:
                 self._missed = False
                 self._reporter.missed()
-            self._send({"token": self._token, "code": code, "envs": dict(envs)})
+            self._send({"token": self._token, "code": code.decode("utf-8", "replace"), "envs": dict(envs)})
             while True:
                 answer = self._next_answer(connection)
                 if answer is None:
@@ -294,37 +224,14 @@ def _content(mime: str, value: object) -> Any:
 
 def _start(program: str, requests: int, answers: int) -> int:
     """Start the driver with the two pipes at their numbers, the output pipes as they are, and nothing else."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    parent = os.getpid()
-    try:
-        pid = os.fork()
-        if not pid:
-            _become_driver(parent, program, requests, answers)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return pid
+    return driven.fork(program, 2, partial(_become_driver, program, requests, answers))
 
 
-def _become_driver(parent: int, program: str, requests: int, answers: int) -> NoReturn:
-    try:
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, set())
-        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:
-            os.setpgid(0, 0)
-            spare = fcntl.fcntl(
-                answers, fcntl.F_DUPFD_CLOEXEC, ANSWERS_FD + 1
-            )  # it may have the other's number
-            if requests == REQUESTS_FD:
-                os.set_inheritable(requests, True)
-            os.dup2(requests, REQUESTS_FD)
-            os.dup2(spare, ANSWERS_FD)
-            os.environ["GOTRACEBACK"] = (
-                "none"  # a fatal error is told in a line, without the interpreter's own stack
-            )
-            os.execv(program, (DRIVER,))  # noqa: S606 - the template's own driver
-    except OSError as error:
-        os.write(2, f"{program}: {error.strerror}\n".encode())
-    finally:
-        os._exit(127)
+def _become_driver(program: str, requests: int, answers: int) -> NoReturn:
+    spare = fcntl.fcntl(answers, fcntl.F_DUPFD_CLOEXEC, ANSWERS_FD + 1)  # it may have the other's number
+    if requests == REQUESTS_FD:
+        os.set_inheritable(requests, True)
+    os.dup2(requests, REQUESTS_FD)
+    os.dup2(spare, ANSWERS_FD)
+    os.environ["GOTRACEBACK"] = "none"  # a fatal error is told in a line, without the interpreter's own stack
+    os.execv(program, (DRIVER,))  # noqa: S606 - the template's own driver

@@ -28,8 +28,9 @@ JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1",  # starts in a third less time, and needs less memory
 )
 _JAVA_ERROR = re.compile(r"((?:[\w$]+\.)*)([\w$]+), (.*)", re.DOTALL)
-JAVA_SETUP = "((Runnable) () -> {}).run();"
-"""The first snippet takes longer than later ones; it had better not be the user's."""
+JAVA_SETUP = "((Runnable) () -> System.getenv().forEach(System.getProperties()::putIfAbsent)).run();"
+"""Variables are system properties as well, as those of one execution are.  The first snippet takes longer than later ones;
+it had better not be the user's."""
 DENO_BARRIER = 'globalThis[Symbol.for("cellfork.flush")](%d)'
 DENO_PATIENCE = 0.8
 """Deno stops code that computes, but not a cell that awaits: V8 has nothing to terminate then."""

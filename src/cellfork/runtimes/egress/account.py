@@ -47,6 +47,10 @@ class Account:
         self._sent = 0
         self._received = 0
 
+    def restore(self, token: str, sent: int, received: int) -> None:
+        """Go on as the account of a sandbox that has this password, and has moved so much."""
+        self.token, self._sent, self._received = token, sent, received
+
     @property
     def policy(self) -> NetworkPolicy:
         """What holds now."""

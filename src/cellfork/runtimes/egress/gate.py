@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import errno
 import socket
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from cellfork.model.errors import ProtocolViolation
 from cellfork.model.network import Denial, NetworkPolicy, Traffic
 from cellfork.runtimes.egress.account import MAX_CONNECTIONS, USER, Account, Connection, Pace
 from cellfork.runtimes.egress.environment import variables
@@ -13,9 +15,8 @@ from cellfork.runtimes.egress.indexes import CERTIFICATES
 from cellfork.runtimes.egress.listener import ADDRESS
 from cellfork.runtimes.egress.proxy import Proxy
 from cellfork.runtimes.egress.replies import reply
+from cellfork.runtimes.listening import Listener
 
-ACCEPTS = 16
-"""Connections that are taken in one turn of the loop."""
 RATE, BURST = 100.0, 128
 """Connections a second: a sandbox that opens and closes them all the time shall not keep the host busy."""
 PAUSE_SECONDS = 0.5
@@ -29,13 +30,17 @@ class Gate:
     Nothing is accepted before :meth:`open`, and nothing after :meth:`close`: then a connection is refused at once.
     """
 
-    def __init__(self, proxy: Proxy, policy: NetworkPolicy) -> None:
+    def __init__(self, proxy: Proxy, policy: NetworkPolicy, record: Mapping[str, Any] | None = None) -> None:
+        """``record`` is that of the gate which the sandbox had before its host ended."""
         self._proxy = proxy
+        self.on_change: Callable[[], object] | None = None
         self._account = Account(policy, proxy.indexes_of(policy))
+        if record is not None:
+            self._account.restore(str(record["token"]), int(record["sent"]), int(record["received"]))
         self._loop = asyncio.get_running_loop()
         self._pace = Pace(RATE, BURST)
-        self._listener: socket.socket | None = None
-        self._pause: asyncio.TimerHandle | None = None
+        self._listener: Listener | None = None
+        self._accepting: asyncio.Task[None] | None = None
 
     @property
     def policy(self) -> NetworkPolicy:
@@ -59,6 +64,12 @@ class Gate:
         """Certificates of the package indexes that a sandbox does not see otherwise (PEM)."""
         return self._account.indexes.certificates
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """What another host needs to go on: the password, and what was moved."""
+        moved = self._account.traffic()
+        return {"token": self._account.token, "sent": moved.sent, "received": moved.received}
+
     def denied(self) -> list[Denial]:
         """Return the latest refusals, the oldest first."""
         return self._account.denied()
@@ -70,45 +81,54 @@ class Gate:
     def set_policy(self, policy: NetworkPolicy) -> None:
         """Replace the policy, for connections that live as well."""
         self._account.set_policy(policy, self._proxy.indexes_of(policy))
+        if self.on_change is not None:
+            self.on_change()
 
     def open(self, listener: socket.socket) -> None:
         """Accept connections from ``listener``, which belongs to the gate from now on."""
-        self._listener = listener
         listener.setblocking(False)
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._listener = Listener(listener)
+        self._accepting = self._loop.create_task(self._accept(self._listener))
 
     def close(self) -> None:
         """Refuse everything and end every connection.  Idempotent."""
-        if self._pause is not None:
-            self._pause.cancel()
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
+        if self._listener is not None:
+            self._listener.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
         for connection in self._account.connections:
             connection.task.cancel()
 
     async def aclose(self) -> None:
         """Close, and wait until nothing is left."""
         self.close()
+        if self._accepting is not None:
+            await asyncio.wait([self._accepting])
         while self._account.connections:
             await asyncio.wait([connection.task for connection in self._account.connections])
 
-    def _accept(self) -> None:
-        for _ in range(ACCEPTS):
-            if self._listener is None:
-                return
-            wait = self._pace.take()
-            if wait:
-                self._rest(wait)
-                return
+    async def _accept(self, listener: Listener) -> None:
+        """Accept until the end.  A sandbox that makes the host wait has no network any more, and what it had ends."""
+        while True:
             try:
-                accepted, _address = self._listener.accept()
+                await self._turn()
+                self._take(await listener.accept())
+            except ConnectionAbortedError:
+                return  # closed
             except OSError as error:
-                if error.errno in _NO_DESCRIPTORS:
-                    self._rest(PAUSE_SECONDS)
-                return
-            self._take(accepted)
+                if error.errno not in _NO_DESCRIPTORS:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+            except ProtocolViolation as violation:
+                self._account.deny("", 0, str(violation))
+                self.close()
+
+    async def _turn(self) -> None:
+        """Wait until one more connection may be taken."""
+        wait = self._pace.take()
+        while wait:
+            await asyncio.sleep(wait)
+            wait = self._pace.take()
 
     def _take(self, accepted: socket.socket) -> None:
         if len(self._account.connections) >= MAX_CONNECTIONS:
@@ -131,12 +151,3 @@ class Gate:
             self._loop.call_exception_handler(
                 {"message": "the proxy failed to serve a connection", "exception": error}
             )
-
-    def _rest(self, seconds: float) -> None:
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._pause = self._loop.call_later(seconds, self._wake)
-
-    def _wake(self) -> None:
-        if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._accept)

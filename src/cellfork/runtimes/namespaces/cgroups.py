@@ -6,7 +6,6 @@ The v2 tree, where there is one, also gives ``cgroup.kill`` and CPU time without
 Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 """
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -20,6 +19,9 @@ from pathlib import Path
 from cellfork.model.errors import IsolationUnavailable, Missing
 from cellfork.model.limits import Limits
 from cellfork.runtimes.base import Usage
+from cellfork.runtimes.freezing import Freezer, NoFreezer
+from cellfork.runtimes.namespaces.freezer import HELD, OldFreezer, UnifiedFreezer, thaw_abandoned
+from cellfork.runtimes.waiting import until
 
 PREFIX = "cellfork"
 ENVIRONMENT = "CELLFORK_CGROUP"
@@ -29,6 +31,17 @@ SOCKETS_SHARE = 8
 """On version 1 the buffers of sockets may take this part of the memory limit, on top of it."""
 SWAPS = Path("/proc/swaps")
 CONTROLLERS = ("memory", "pids", "cpu")
+FREEZER = "freezer"
+"""On version 1 a controller of its own; every group of version 2 has it."""
+NO_FREEZER = (
+    "this host cannot hold a sandbox still: that takes control groups of version 2, or the 'freezer' of version 1, in which "
+    "cellfork may make groups; 'cellfork doctor' tells what there is. What can be kept without is the files alone"
+)
+KEPT = "k"
+"""Begins the mark of groups that belong to a state directory and not to a process."""
+OLD = 300.0
+"""Seconds after which a group of a state directory that has no process has none any more: it gets its first at once."""
+_FORGOTTEN = re.compile(rf"{PREFIX}-{KEPT}[0-9a-f]{{12}}-\w+")
 _MARKED = re.compile(rf"{PREFIX}-(\d+)\.(\d+)\.(\d+)-\w+")
 
 DELEGATE = (
@@ -50,11 +63,17 @@ class Hierarchy:
 
 
 class Group:
-    """The groups of one sandbox, one in each hierarchy that is used."""
+    """The groups of one sandbox, one in each hierarchy that is used.
 
-    def __init__(self, paths: Mapping[str, Path], versions: Mapping[str, int]) -> None:
+    ``freezer_base`` is where version 1 of the freezer can have groups, if it can.
+    """
+
+    def __init__(
+        self, paths: Mapping[str, Path], versions: Mapping[str, int], freezer_base: Path | None = None
+    ) -> None:
         self.paths = paths
         self._versions = versions
+        self._freezer_base = freezer_base
         self._files: dict[str, int] = {}
 
     @property
@@ -99,6 +118,14 @@ class Group:
             pids=self._number("pids", "pids.current"),
         )
 
+    def cache(self) -> int | None:
+        """Return the bytes of the group's memory that hold files; ``None`` where the kernel does not count them."""
+        word = b"file " if self._versions.get("memory") == 2 else b"total_cache "
+        for line in self._read_once("memory", "memory.stat").splitlines():
+            if line.startswith(word):
+                return int(line.split()[1])
+        return None
+
     def reset_peak(self) -> None:
         """Let the peak start again (v1; v2 since Linux 6.12)."""
         name = "memory.peak" if self._versions.get("memory") == 2 else "memory.max_usage_in_bytes"
@@ -126,7 +153,7 @@ class Group:
         """Return the bytes in buffers of sockets; ``None`` where the kernel does not count them."""
         if self.counts_sockets_apart:
             return self._number("memory", "memory.kmem.tcp.usage_in_bytes")
-        for line in (self._read("memory", "memory.stat") or b"").splitlines():
+        for line in self._read_once("memory", "memory.stat").splitlines():
             if line.startswith(b"sock "):
                 return int(line.split()[1])
         return None
@@ -136,10 +163,19 @@ class Group:
         """Whether the buffers of sockets have a counter and a limit of their own, beside the memory's."""
         return self._versions.get("memory") == 1
 
+    def freezer(self) -> Freezer:
+        """Return what holds the group's processes still."""
+        unified = self.paths.get("unified")
+        if unified is not None:
+            return UnifiedFreezer(unified)
+        if self._freezer_base is not None and self.paths:
+            return OldFreezer(self._freezer_base / self.name, self.processes)
+        return NoFreezer(NO_FREEZER)
+
     def processes(self) -> list[int]:
         """Return the pids in the group."""
         pids: set[int] = set()
-        for path in self.directories:
+        for path in [*self.directories, *self._inner()]:
             with contextlib.suppress(OSError):
                 pids |= {int(pid) for pid in (path / "cgroup.procs").read_text().split()}
         return sorted(pids)
@@ -155,6 +191,16 @@ class Group:
             return False
         return True
 
+    def _read_once(self, controller: str, name: str) -> bytes:
+        """Return a file that is read too seldom for a descriptor of its own; nothing where there is none."""
+        path = self.paths.get(controller)
+        if path is None:
+            return b""
+        try:
+            return (path / name).read_bytes()
+        except OSError:
+            return b""
+
     def close(self) -> None:
         """Give the descriptors back."""
         for fd in self._files.values():
@@ -164,8 +210,15 @@ class Group:
     def remove(self) -> bool:
         """Remove the directories; ``False`` while a process is still leaving."""
         self.close()
-        left = [path for path in self.directories if not _remove(path)]
+        left = [path for path in [*self._inner(), *self.directories] if not _remove(path)]
         return not left
+
+    def _inner(self) -> list[Path]:
+        """Return the groups that a freezer may have made."""
+        unified = self.paths.get("unified")
+        if unified is not None:
+            return [unified / HELD]
+        return [self._freezer_base / self.name] if self._freezer_base is not None and self.paths else []
 
     def _cpu_time(self) -> float | None:
         text = self._read("unified", "cpu.stat")
@@ -227,12 +280,31 @@ class Cgroups:
         cgroups.sweep()
         return cgroups
 
+    def kept(self, id: str) -> "Cgroups":
+        """Return the same for groups that outlive this process: their names carry ``id``, and nobody else sweeps them."""
+        return Cgroups(self.hierarchies, f"{KEPT}{id}-")
+
+    def names(self) -> list[str]:
+        """Return what the directories of the groups are called that carry this mark."""
+        prefix = f"{PREFIX}-{self._mark}"
+        found: set[str] = set()
+        for base in {hierarchy.base for hierarchy in self.hierarchies.values()}:
+            with contextlib.suppress(OSError):
+                found |= {name for name in os.listdir(base) if name.startswith(prefix)}
+        return sorted(found)
+
     def sweep(self) -> None:
         """Remove the groups of owners that are gone: who was killed could not do it."""
         for base in {hierarchy.base for hierarchy in self.hierarchies.values()}:
             with contextlib.suppress(OSError):
                 for name in filter(is_abandoned, os.listdir(base)):
+                    thaw_abandoned(base / name)
+                    _remove(base / name / HELD)
                     _remove(base / name)  # which fails, and shall, where a process is left in it
+                for name in os.listdir(base):
+                    if _FORGOTTEN.fullmatch(name) and _is_old(base / name):
+                        _remove(base / name / HELD)
+                        _remove(base / name)
 
     def missing(self, limits: Limits) -> list[Missing]:
         """Return what of ``limits`` cannot be enforced here."""
@@ -245,9 +317,7 @@ class Cgroups:
 
     def create(self, name: str) -> Group:
         """Make the groups of a sandbox, without limits.  Raises :class:`IsolationUnavailable`."""
-        used = [c for c in (*CONTROLLERS, "unified", "cpuacct") if c in self.hierarchies]
-        paths = {c: self.hierarchies[c].base / f"{PREFIX}-{self._mark}{name}" for c in used}
-        group = Group(paths, {c: self.hierarchies[c].version for c in used})
+        group = self.find(f"{PREFIX}-{self._mark}{name}")
         try:
             for path in group.directories:
                 path.mkdir()
@@ -255,6 +325,18 @@ class Cgroups:
             group.remove()
             raise IsolationUnavailable(f"a control group could not be made: {error}") from error
         return group
+
+    def find(self, directory: str) -> Group:
+        """Return the groups whose directories are called ``directory``, whether they are there or not; of ``""`` none."""
+        if not directory.startswith(f"{PREFIX}-") or "/" in directory:
+            return Group({}, {})
+        used = [c for c in (*CONTROLLERS, "unified", "cpuacct") if c in self.hierarchies]
+        paths = {c: self.hierarchies[c].base / directory for c in used}
+        return Group(paths, {c: self.hierarchies[c].version for c in used}, self._freezer_base())
+
+    def _freezer_base(self) -> Path | None:
+        old = self.hierarchies.get(FREEZER)
+        return old.base if old is not None and "unified" not in self.hierarchies else None
 
     def limit(self, group: Group, limits: Limits) -> None:
         """Set the limits of a sandbox.
@@ -318,19 +400,25 @@ def is_abandoned(name: str) -> bool:
     return _start_time(int(match[2])) != int(match[3])
 
 
+def _is_old(path: Path) -> bool:
+    """Tell whether a directory was made a while ago."""
+    try:
+        return time.time() - path.stat().st_mtime > OLD
+    except OSError:
+        return False
+
+
+def start_time(pid: int) -> int:
+    """Return when a process started, in ticks since boot; 0 where there is none, or a zombie only."""
+    return _start_time(pid)
+
+
 async def remove_when_empty(group: Group, seconds: float = 30.0) -> bool:
     """Remove ``group``, waiting up to ``seconds`` for its last processes to leave: giving memory back takes its time.
 
     Needs no thread: there may be no room for one, and then least of all may anything be left behind.
     """
-    deadline = time.monotonic() + seconds
-    pause = 0.002
-    while not group.remove():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(pause)
-        pause = min(0.05, pause * 1.5)
-    return True
+    return await until(group.remove, seconds)
 
 
 def _pid_namespace() -> int:
@@ -356,7 +444,7 @@ def _mounted() -> list[Hierarchy]:
         if kind == "cgroup2":
             hierarchies.append(_unified(mount, own.get("", "/")))
         elif kind == "cgroup":
-            controllers = frozenset(options.split(",")) & {*CONTROLLERS, "cpuacct"}
+            controllers = frozenset(options.split(",")) & {*CONTROLLERS, "cpuacct", FREEZER}
             path = next((own[c] for c in controllers if c in own), "/")
             hierarchies.append(Hierarchy(1, mount, _base(mount, path), controllers))
     return hierarchies

@@ -8,15 +8,16 @@ import resource
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from cellfork.guest import linux, oom
 from cellfork.guest.maker import IDS_PER_SANDBOX, USER_ID
-from cellfork.guest.sandbox import TERMINALS
-from cellfork.model.specs import HOME, SandboxSpec
+from cellfork.guest.sandbox import BOOT_ID, BOOT_ID_FILE, TERMINALS
+from cellfork.model.specs import HOME, ROOT_HOME, SandboxSpec
 from cellfork.runtimes import plan
 from cellfork.runtimes.interpreter import Interpreter
-from cellfork.runtimes.namespaces import layout, readings
+from cellfork.runtimes.namespaces import layout, readings, volumes
 from cellfork.runtimes.namespaces.posture import (
     INIT,
     KERNEL,
@@ -105,21 +106,28 @@ def view_of(python: Interpreter, package: str, host: Host) -> View:
     return View(before, after, origins)
 
 
-def expect(spec: SandboxSpec, view: View, host: Host, groups: Iterable[str]) -> Expectation:
-    """Return what the posture of a sandbox for ``spec`` must be; ``groups`` are the trees in which it has a group."""
+def expect(
+    spec: SandboxSpec, view: View, host: Host, groups: Iterable[str], *, door: bool = False
+) -> Expectation:
+    """Return what the posture of a sandbox for ``spec`` must be; ``groups`` are the trees in which it has a group.
+
+    With a ``door`` (``guest/door.py``) its init listens on that, and keeps the socket of the way out, where there is one.
+    """
     limits = plan.rlimits(spec)
+    origins = dict(view.origins)
     posture: dict[str, Any] = {
         **{f"{INIT}: {name}": value for name, value in _process(host, groups).items()},
         **{f"{KERNEL}: {name}": value for name, value in _process(host, groups).items()},
         **_init(host),
         **_kernel(host),
-        **_fields((*view.before, *_own_places(spec, host), *view.after)),
+        "init: descriptors": sorted((*INIT_DESCRIPTORS, *_at_the_door(spec, door=door))),
+        **_fields((*view.before, *_own_places(spec, host), *view.after, *_volumes(spec, origins))),
     }
     for who in (INIT, KERNEL):
         posture |= {f"{who}: limit {name}": value for name, value in _limits(limits).items()}
     posture |= {f"{KERNEL}: limit {name}": ["its mark"] for name in MARKED}
     limited = frozenset(RESOURCES[number] for number, _soft, _hard in limits)
-    return Expectation(posture, view.origins, limited, digest_of(posture))
+    return Expectation(posture, origins, limited, digest_of(posture), door)
 
 
 def _process(host: Host, groups: Iterable[str]) -> dict[str, Any]:
@@ -166,12 +174,17 @@ def _init(host: Host) -> dict[str, Any]:
         "init: SigCgt": _signals(2, 17),  # SIGINT, which is not for it, and SIGCHLD
         "init: oom_score_adj": score,
         "init: files of its own belong to": owner,
-        "init: descriptors": sorted(INIT_DESCRIPTORS),
         "init: children": ["kernel"],
         **{f"init: namespace {name}": word for name, word in own.items()},
         "init: namespace time": "the host's" if "time" in host.namespaces else "unknown here",
         "init: namespace time_for_children": "its own" if "time" in host.namespaces else "unknown here",
     }
+
+
+def _at_the_door(spec: SandboxSpec, *, door: bool) -> list[str]:
+    if not door:
+        return []
+    return ["socket"] if spec.network.mode == "none" else ["socket", "socket"]
 
 
 def _kernel(host: Host) -> dict[str, Any]:
@@ -276,19 +289,35 @@ def _proc(host: Host, origins: dict[tuple[str, str], str]) -> Iterator[Place]:
 
 
 def _own_places(spec: SandboxSpec, host: Host) -> Iterator[Place]:
-    """What ``guest/sandbox.py`` mounts last: one disk that is seen at three places, shared memory, terminals."""
+    """What ``guest/sandbox.py`` mounts last: one disk that is seen at four places, shared memory, terminals."""
     limits = spec.limits
     shared_inodes = plan.shared_memory_inodes(limits)
     disk = _bounds(f"size={plan.disk_size(limits)},nr_inodes={limits.inodes - shared_inodes}", host)
     flags = (*PRIVATE_FLAGS, "rw")
-    first = min(layout.DISK, HOME, "/tmp")
+    first = min(layout.DISK, HOME, ROOT_HOME, "/tmp")
     yield Place(layout.DISK, "tmpfs", f"own({first}):/", flags, disk)
     yield Place(HOME, "tmpfs", f"own({first}):/home", flags, disk)
+    yield Place(ROOT_HOME, "tmpfs", f"own({first}):/root", flags, disk)
     yield Place("/tmp", "tmpfs", f"own({first}):/tmp", flags, disk)
+    yield Place(BOOT_ID, "tmpfs", f"own({first}):/{BOOT_ID_FILE}//deleted", (*NEVER_RUN, "ro"), disk)
     shared = _bounds(f"size={plan.shared_memory_size(limits)},nr_inodes={shared_inodes}", host)
     yield Place("/dev/shm", "tmpfs", "own(/dev/shm):/", (*NEVER_RUN, "rw"), shared)
     terminals = (f"max={TERMINALS}", "ptmxmode=666")
     yield Place("/dev/pts", "devpts", "own(/dev/pts):/", ("noexec", "nosuid", "rw"), terminals)
+
+
+def _volumes(spec: SandboxSpec, origins: dict[tuple[str, str], str]) -> Iterator[Place]:
+    """Yield the volumes, as the host's mounts are now: they may be on one that is newer than the zygote."""
+    mounts = readings.parse_mounts(Path("/proc/self/mountinfo").read_bytes()) if spec.volumes else []
+    for volume in spec.volumes:
+        source = volumes.source_of(volume)
+        device, root, kind = locate(source, mounts)
+        path = origins.setdefault((device, root), source)
+        around = _around(source, mounts)
+        own = around.flags if around is not None else ()  # a mount keeps what its source had
+        flags = sorted({*PRIVATE_FLAGS, *(flag for flag in own if flag in {"noexec", "nosymfollow"})})
+        access = "ro" if volume.read_only or "ro" in own else "rw"
+        yield Place(volumes.point_of(volume), kind, f"host:{path}", (*flags, access))
 
 
 def _bound(point: str, source: str, flags: int, host: Host, origins: dict[tuple[str, str], str]) -> Place:
@@ -312,14 +341,20 @@ def _mounted_below(
 def locate(path: str, mounts: Iterable[readings.Mount]) -> tuple[str, str, str]:
     """Return device, root and kind of what a path of the host is, as ``mountinfo`` shows a bind of it."""
     path = os.path.realpath(path)
-    around = [mount for mount in mounts if _is_at_or_below(path, mount.point)]
-    if not around:
+    mount = _around(path, mounts)
+    if mount is None:
         return "nowhere", path, "unknown"
-    longest = max(len(mount.point) for mount in around)
-    mount = [mount for mount in around if len(mount.point) == longest][-1]  # the last one covers the others
     rest = os.path.relpath(path, mount.point)
     root = mount.root if rest == "." else os.path.join(mount.root, rest)
     return mount.device, root, mount.kind
+
+
+def _around(path: str, mounts: Iterable[readings.Mount]) -> readings.Mount | None:
+    """Return the mount that a path without links in it leads to."""
+    around = [mount for mount in mounts if _is_at_or_below(path, mount.point)]
+    longest = max((len(mount.point) for mount in around), default=0)
+    covering = [mount for mount in around if len(mount.point) == longest]
+    return covering[-1] if covering else None  # the last one covers the others
 
 
 def _is_at_or_below(path: str, place: str) -> bool:

@@ -46,17 +46,21 @@ class Inspector:
             self._host = look_around(zygote.pid)
         except OSError as error:
             raise StartupFailed(f"the zygote is gone: {error}") from error
+        self.fingerprint = ""
+        """What nothing can change about the init that was looked at last, where that has a door."""
         self._view = view_of(zygote.interpreter, package, self._host)
         self._tally = tally
         self._expectations: OrderedDict[Hashable, Expectation] = OrderedDict()
 
-    def inspect(self, pid: int, spec: SandboxSpec, group: Group) -> str:
+    def inspect(self, pid: int, spec: SandboxSpec, group: Group, *, door: bool = False) -> str:
         """Compare the sandbox whose init is ``pid`` with what ``spec`` asks for; return the hash of its posture.
+
+        ``door`` says that it is to have one.
 
         Raises :class:`PostureMismatch`, which says what differs.
         """
         self._tally.looked_at += 1
-        expectation = self._expect(spec, group)
+        expectation = self._expect(spec, group, door=door)
         try:
             found = self._look(pid, expectation, group.name)
             wrong = [] if found == expectation.posture else differences(expectation.posture, found)
@@ -72,17 +76,18 @@ class Inspector:
 
     def _look(self, pid: int, expectation: Expectation, group: str) -> Posture:
         init = readings.read_process(pid, mounts=True)
+        self.fingerprint = readings.fingerprint(init) if expectation.door else ""
         if not init.children:
             raise StartupFailed("the first kernel ended before it was given out")
         # Both are in one mount namespace, which is one of the facts that are compared.
         kernel = readings.read_process(init.children[0], mounts=False)
         return describe(init, kernel, self._host, expectation, group)
 
-    def _expect(self, spec: SandboxSpec, group: Group) -> Expectation:
-        key = (spec.limits, spec.network)
+    def _expect(self, spec: SandboxSpec, group: Group, *, door: bool) -> Expectation:
+        key = (spec.limits, spec.network, spec.volumes, door)
         expectation = self._expectations.get(key)
         if expectation is None:
-            expectation = expect(spec, self._view, self._host, group.trees)
+            expectation = expect(spec, self._view, self._host, group.trees, door=door)
             self._expectations[key] = expectation
             if len(self._expectations) > KEPT:
                 self._expectations.popitem(last=False)

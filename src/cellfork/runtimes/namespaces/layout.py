@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cellfork.guest import linux
-from cellfork.model.specs import HOME
+from cellfork.model.specs import HOME, ROOT_HOME
 from cellfork.runtimes.interpreter import Interpreter
 
 Entry = list[Any]
@@ -19,10 +19,12 @@ LIBRARY = "/run/cellfork/lib"
 VENV = "/opt/venv"
 """The environment that ``pip install`` inside a sandbox writes to; a link into the sandbox's own disk."""
 DISK = "/run/sandbox"
-"""Where a sandbox's one writable file system is mounted; home and /tmp are parts of it."""
+"""Where a sandbox's one writable file system is mounted; the homes and /tmp are parts of it."""
 VENV_PLACE = f"{DISK}/venv"
-PRIVATE_PLACES = (HOME, "/tmp", "/dev/shm")
+PRIVATE_PLACES = (HOME, ROOT_HOME, "/tmp", "/dev/shm")
 """What every sandbox covers with places of its own."""
+WORKPLACES = ("/app", "/code", "/data", "/mnt/data", "/workspace")
+"""Where programs written for containers put their files: links into the sandbox's own disk, for the root is read-only."""
 EMPTY = "/run/cellfork/empty"
 """A directory with nothing in it, which hides others."""
 KEPT = "/run/cellfork/prefix"
@@ -76,6 +78,45 @@ sys.exit(status)
 """
 """The ``pip`` that comes first on PATH: the template's would write to the template, which is read-only.  Where it fails and
 could not have reached an index, it says so."""
+TOOLS = "/run/cellfork/bin"
+"""Programs of cellfork's own, before the system's on PATH."""
+SUDO = """#!/bin/sh
+# There is one user and no right to gain: what follows runs as it would without sudo, with root's home and name.
+user=root
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -u | --user) user="$2"; shift 2 ;;
+    -u?*) user="${1#-u}"; shift ;;
+    --user=*) user="${1#--user=}"; shift ;;
+    -g | --group | -p | --prompt | -C | -h | --host | -D | --chdir) shift 2 ;;
+    -l | -v | -k | -K | --list | --validate | --reset-timestamp | --remove-timestamp) exit 0 ;;
+    -V | --version) echo "sudo of cellfork: runs commands without more rights"; exit 0 ;;
+    -i | -s | --login | --shell) shell=1; shift ;;
+    --) shift; break ;;
+    -*) shift ;;
+    [A-Za-z_]*=*) export "$1"; shift ;;
+    *) break ;;
+  esac
+done
+case "$user" in
+  root | '#0') export HOME=@ROOT@ USER=root LOGNAME=root ;;
+  user | '#1000') export HOME=@HOME@ USER=user LOGNAME=user ;;
+  *) echo "sudo: unknown user $user" >&2; exit 1 ;;
+esac
+while [ $# -gt 0 ]; do
+  case "$1" in
+    [A-Za-z_]*=*) export "$1"; shift ;;
+    *) break ;;
+  esac
+done
+if [ -n "$shell" ]; then
+  [ $# -eq 0 ] && exec /bin/sh
+  exec /bin/sh -c "$*"
+fi
+[ $# -eq 0 ] && { echo "usage: sudo command" >&2; exit 1; }
+exec "$@"
+""".replace("@ROOT@", ROOT_HOME).replace("@HOME@", HOME)
+"""Scripts written for machines where ``sudo`` is needed begin every other line with it."""
 HOSTNAME = "sandbox"
 HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
@@ -97,7 +138,10 @@ def template_root(python: Interpreter, package_dir: str) -> list[Entry]:
         *_interpreter(python),
         *(["bind", kept, os.path.realpath(path), READ_ONLY] for path, kept in covered_prefixes(python)),
         ["bind", f"{LIBRARY}/cellfork", os.path.realpath(package_dir), READ_ONLY],
+        ["dir", TOOLS, 0o755],
+        ["file", f"{TOOLS}/sudo", SUDO, 0o755],
         ["link", VENV, VENV_PLACE],
+        *(["link", path, _workplace(path)] for path in WORKPLACES),
         *(_in_template(*entry) for entry in sandbox_environment(python)),
     ]  # fmt: skip
 
@@ -111,6 +155,7 @@ def sandbox_environment(python: Interpreter) -> list[tuple[str, str, str]]:
     library = f"{VENV_PLACE}/lib/python{python.version}/site-packages"
     behind = "".join(f"import site; site.addsitedir({path!r})\n" for path in python.site_packages)
     return [
+        *(("dir", _workplace(path), "") for path in WORKPLACES),
         ("dir", VENV_PLACE, ""),
         ("dir", f"{VENV_PLACE}/bin", ""),
         ("dir", f"{VENV_PLACE}/lib", ""),
@@ -123,6 +168,10 @@ def sandbox_environment(python: Interpreter) -> list[tuple[str, str, str]]:
         ("script", f"{VENV_PLACE}/bin/pip", PIP),
         ("link", f"{VENV_PLACE}/bin/pip3", "pip"),
     ]
+
+
+def _workplace(path: str) -> str:
+    return f"{DISK}/{path.strip('/').replace('/', '-')}"
 
 
 def proc_restrictions(proc: str = "/proc") -> dict[str, list[str]]:
@@ -145,7 +194,7 @@ def proc_restrictions(proc: str = "/proc") -> dict[str, list[str]]:
 def search_path(python: Interpreter) -> str:
     """Return PATH inside: the sandbox's own environment, the template's, the system's."""
     return ":".join([
-        f"{VENV}/bin", f"{HOME}/.local/bin", f"{python.prefix}/bin",
+        f"{VENV}/bin", f"{HOME}/.local/bin", f"{python.prefix}/bin", TOOLS,
         "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
     ])  # fmt: skip
 

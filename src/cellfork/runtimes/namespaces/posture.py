@@ -79,6 +79,8 @@ class Expectation:
     limited: frozenset[str]
     """The resources (as ``limits`` names them) that the request decides about; others are the zygote's."""
     digest: str
+    door: bool = False
+    """Whether the sandbox is to outlive its host."""
 
 
 def digest_of(posture: Posture) -> str:
@@ -266,7 +268,8 @@ def _mounts(mounts: list[Mount], host: Host, origins: Mapping[tuple[str, str], s
     words: dict[str, list[str]] = {}
     for mount in mounts:
         origin = _origin(mount, host, origins, first[mount.device])
-        bounds = () if mount.device in host.devices else bounds_of(mount.options)
+        is_host = mount.device in host.devices or (mount.device, mount.root) in origins
+        bounds = () if is_host else bounds_of(mount.options)
         line = mount_line(mount.kind, origin, mount.flags, bounds)
         words.setdefault(mount_field(mount.point, _layer(mount, by_number)), []).append(line)
     return {name: sorted(lines) for name, lines in words.items()}

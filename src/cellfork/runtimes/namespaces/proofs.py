@@ -39,7 +39,7 @@ def key_of(cgroups: Cgroups) -> Key:
         "boot": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
         "kernel": os.uname().release,
         "version": __version__,
-        "code": _fingerprint(Path(package_directory())),
+        "code": fingerprint(Path(package_directory())),
         "user": f"{os.geteuid()}:{os.getegid()}",
         "namespaces": ", ".join(namespaces),
         "control groups": json.dumps(layout),
@@ -91,7 +91,8 @@ def _name(key: Key) -> str:
     return f"limits-{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]}.json"
 
 
-def _fingerprint(package: Path) -> str:
+def fingerprint(package: Path) -> str:
+    """Return a digest of the code of cellfork that limits and sandboxes are made of."""
     digest = hashlib.sha256()
     for path in sorted(path for name in CODE for path in (package / name).rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\n".encode())

@@ -7,6 +7,7 @@ that got the same number later cannot be mixed in.
 Source: proc(5) and its pages for each file.
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -20,6 +21,11 @@ NAMESPACES = (
 READ_SIZE = 64 * 1024
 ORDINARY_FLAGS = frozenset({b"ro", b"rw", b"nosuid", b"nodev", b"noexec", b"nosymfollow"})
 """Of a mount's flags those that protect; how access times are kept does not matter."""
+LASTING = (
+    "Umask", "Uid", "Gid", "Groups", "NSpid", "NSsid", "SigBlk", "SigIgn", "CapInh", "CapPrm", "CapEff", "CapBnd",
+    "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters",
+)  # fmt: skip
+"""Fields of ``status`` that stay as they are once a process has its locks."""
 NUMBERED = ("pipe:", "socket:")
 """Links of descriptors that carry a number of their own."""
 
@@ -93,6 +99,27 @@ def read_process(pid: int, *, mounts: bool, descriptors: bool = True) -> Reading
         )
     finally:
         os.close(directory)
+
+
+def fingerprint(reading: Reading) -> str:
+    """Return a hash of what nothing inside can change about a locked process, in the kernel's own words.
+
+    Ids, capabilities, filters, namespaces, limits, root and mounts; not what comes and goes with its work: descriptors,
+    children, waiting signals, the part of its control group in which it is held still.  That a source of a bind was removed on the host since does not count.
+    """
+    words = [
+        *(parse_status(reading.threads[0]).get(name, "?") for name in LASTING),
+        *(f"{name} {reading.namespaces.get(name)}" for name in NAMESPACES),
+        str(len(reading.threads)),
+        reading.root,
+        str(reading.owner),
+    ]
+    texts = (reading.limits, reading.environ, reading.uid_map, reading.gid_map, reading.setgroups)
+    mounts = reading.mountinfo.replace(b"//deleted ", b" ")
+    digest = hashlib.sha256()
+    for piece in ("\0".join(words).encode(), *texts, reading.oom_score_adj, mounts):
+        digest.update(b"%d:" % len(piece) + piece)
+    return digest.hexdigest()
 
 
 def has_ended(pid: int) -> bool:
@@ -217,3 +244,15 @@ def _list(name: str, directory: int) -> list[str]:
         return os.listdir(fd)
     finally:
         os.close(fd)
+
+
+def disk(pid: int, path: str) -> tuple[int | None, int | None]:
+    """Return the bytes in use, and all bytes, of the file system that a process sees at ``path``; ``None`` where it ended.
+
+    The way there is the kernel's (``/proc/pid/root``) and the template's, which the process cannot change.
+    """
+    try:
+        status = os.statvfs(f"/proc/{pid}/root{path}")
+    except OSError:
+        return None, None
+    return (status.f_blocks - status.f_bfree) * status.f_frsize, status.f_blocks * status.f_frsize

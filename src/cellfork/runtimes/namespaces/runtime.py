@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,10 +15,12 @@ from cellfork.guest import linux
 from cellfork.model.errors import (
     CellforkError,
     IsolationUnavailable,
+    LimitExceeded,
     Missing,
     PostureMismatch,
     SandboxGone,
     StartupFailed,
+    Unsupported,
 )
 from cellfork.model.limits import Limits
 from cellfork.model.specs import HOME, SandboxSpec, Template
@@ -24,12 +28,15 @@ from cellfork.runtimes import interpreter, plan
 from cellfork.runtimes.base import RuntimeReport
 from cellfork.runtimes.guest import ProcessGuest
 from cellfork.runtimes.keeping import Keeping
-from cellfork.runtimes.namespaces import layout, proofs, seccomp, selftest
+from cellfork.runtimes.kept import Kept
+from cellfork.runtimes.namespaces import layout, proofs, seccomp, selftest, volumes
 from cellfork.runtimes.namespaces.cgroups import Cgroups
 from cellfork.runtimes.namespaces.ids import Slots, host_ids
 from cellfork.runtimes.namespaces.inspection import Inspector, Tally
 from cellfork.runtimes.namespaces.prefork import NAME, Fork, Prefork
+from cellfork.runtimes.namespaces.survivors import Record, Survivors, note_of, record_of
 from cellfork.runtimes.pool import Pool
+from cellfork.runtimes.state import StateDirectory
 from cellfork.runtimes.variables import number_of
 from cellfork.runtimes.zygote import Launch, Zygote
 from cellfork.runtimes.zygotes import Domain, Zygotes
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
 POOL_ENVIRONMENT = "CELLFORK_POOL"
 PREFORK_ENVIRONMENT = "CELLFORK_PREFORK"
 MOST_AHEAD = 100
+WRITABLE = (layout.DISK, *layout.PRIVATE_PLACES)
+"""What every sandbox may write to."""
 
 
 class NamespacesRuntime:
@@ -56,13 +65,17 @@ class NamespacesRuntime:
         prefork: int | None = None,
         keeping: Keeping | None = None,
         proxy: "Proxy | None" = None,
+        state: StateDirectory | None = None,
     ) -> None:
         """``pool`` sandboxes are kept started ahead for every tenant and template (default: ``CELLFORK_POOL``,
         or 0), and of each zygote ``prefork`` forks that can become any sandbox (default: ``CELLFORK_PREFORK``,
         or 1).  ``keeping`` says how zygotes are kept (default: what the environment says).  ``proxy`` serves the
-        sandboxes that have a network (default: one with this machine's resolver and network).
+        sandboxes that have a network (default: one with this machine's resolver and network).  With ``state``
+        sandboxes outlive this process, and :meth:`adopt` takes them over in the next one; without they end with it.
         """
         self._cgroups = cgroups
+        self._state = state
+        self._survivors: Survivors | None = None
         self._proxy = proxy
         pool = number_of(POOL_ENVIRONMENT, 0, most=MOST_AHEAD) if pool is None else pool
         self._pool = Pool(pool, partial(self._start, warm=True))
@@ -97,7 +110,8 @@ class NamespacesRuntime:
         guest.claim()
         return guest
 
-    async def _start(self, spec: SandboxSpec, *, warm: bool = False) -> ProcessGuest:
+    async def _start(self, spec: SandboxSpec, *, warm: bool = False, again: bool = False) -> ProcessGuest:
+        """Start a sandbox; where its zygote turns out to be unfit to fork, one of the zygote's successor, ``again``."""
         gate = self._gate(spec)
         cgroups = self._detect_cgroups()
         missing = cgroups.missing(spec.limits)
@@ -105,25 +119,45 @@ class NamespacesRuntime:
             raise IsolationUnavailable("this host cannot enforce the limits", tuple(missing))
         if not self.selftest.passed:
             await self._test_limits(spec, cgroups)
-        zygote = await self._zygotes.of(spec.template, spec.tenant)  # forks at once: it may be retired later
+        volumes.check(spec.volumes, with_files=spec.snapshot is not None)
+        template = volumes.provided(spec.template, spec.volumes)
+        if isinstance(template, volumes.Provided):
+            self._make_room(Domain(spec.tenant, template))
+        zygote = await self._zygotes.of(template, spec.tenant)  # forks at once: it may be retired later
         try:
             fork = self._prefork(zygote, cgroups).take()
         except OSError as error:
             raise StartupFailed(f"a sandbox could not be started: {error}") from error
         if not warm:
             fork.guest.claim()
-        fork.guest.info = {"image": zygote.report["image"]}
+        fork.guest.info = {"image": zygote.report.get("image", "")}
         self._guests.add(fork.guest)
         fork.guest.on_end = self._guests.discard
         try:
             await self._become(fork, cgroups, spec, warm=warm, gate=gate)
-        except SandboxGone as error:
+        except (SandboxGone, StartupFailed) as error:
+            if not (zygote.fit or again):
+                return await self._start(spec, warm=warm, again=True)
+            if isinstance(error, StartupFailed):
+                raise
             raise StartupFailed(f"the sandbox ended while it was started: {error}") from error
         if spec.template.languages:
             await fork.guest.start_ahead(spec.template.languages, wait=warm)
         return fork.guest
 
-    def _gate(self, spec: SandboxSpec) -> "Gate | None":
+    def _make_room(self, domain: Domain) -> None:
+        """Let a tenant have few zygotes for the paths of volumes: nobody else's are to suffer.  Raises :class:`LimitExceeded`."""
+
+        def rivals(other: Domain) -> bool:
+            return other.tenant == domain.tenant and isinstance(other.template, volumes.Provided)
+
+        if not self._zygotes.make_room(domain, rivals, volumes.MOST_PROVIDED):
+            raise LimitExceeded(
+                f"sandboxes with volumes at {volumes.MOST_PROVIDED} other combinations of paths live; end some, or mount "
+                f"volumes below {HOME!r}"
+            )
+
+    def _gate(self, spec: SandboxSpec, record: Record | None = None) -> "Gate | None":
         """Return the way out of a sandbox that is to have one; the proxy is made for the first of them."""
         if spec.network.mode == "none":
             return None
@@ -133,15 +167,21 @@ class NamespacesRuntime:
             from cellfork.runtimes.egress.proxy import Proxy
 
             self._proxy = Proxy()
-        return Gate(self._proxy, spec.network)
+        return Gate(self._proxy, spec.network, record)
 
     async def _test_limits(self, spec: SandboxSpec, cgroups: Cgroups) -> None:
         """See whether the limits hold, while the zygote imports its modules.
 
-        Raises :class:`IsolationUnavailable` where one does not that ``spec`` asks for.
+        Raises :class:`IsolationUnavailable` where one does not that ``spec`` asks for.  Whichever fails, nothing goes on then:
+        who is refused may be about to end, and a test makes control groups.
         """
         tested = self.selftest.result(cgroups, spec.template.interpreter)
-        _zygote, test = await asyncio.gather(self._zygotes.of(spec.template, spec.tenant), tested)
+        waiting = self._zygotes.of(spec.template, spec.tenant), tested
+        zygote, test = await asyncio.gather(*waiting, return_exceptions=True)
+        if isinstance(zygote, BaseException):
+            raise zygote
+        if isinstance(test, BaseException):
+            raise test
         selftest.require(test, spec.limits)
 
     async def _become(
@@ -158,13 +198,33 @@ class NamespacesRuntime:
             cgroups.limit(fork.group, spec.limits)
             if gate is not None:
                 fork.guest.expect_listener(gate)
-            request = plan.fork_request(spec, warm=warm, gate=gate)
-            fork.guest.send({"op": "become", **request}, gate.certificates if gate else b"")
+            request = {"op": "become", **plan.fork_request(spec, warm=warm, gate=gate)}
+            certificates = gate.certificates if gate else b""
+            if spec.volumes:
+                await self._send_with_volumes(fork, spec, request, certificates)
+            else:
+                fork.guest.send(request, certificates)
+        except SandboxGone:
+            pass  # whoever waits for it is about to hear why
         except BaseException:
             await fork.guest.kill()
             raise
         pid = await fork.guest.wait_ready()
         await self._inspect(fork, pid, spec)
+
+    async def _send_with_volumes(
+        self, fork: Fork, spec: SandboxSpec, request: dict[str, Any], certificates: bytes
+    ) -> None:
+        mounts = await volumes.mounts_of(spec.volumes, await fork.guest.process())
+        try:
+            told = {
+                "volumes": [volumes.point_of(volume) for volume in spec.volumes],
+                "writable": [*WRITABLE, *volumes.writable(spec.volumes)],
+            }
+            fork.guest.send_with(mounts, {**request, **told}, certificates)
+        finally:
+            for mount in mounts:
+                os.close(mount)
 
     async def _inspect(self, fork: Fork, pid: int, spec: SandboxSpec) -> None:
         """See from outside that the sandbox is what was asked for, before anything runs in it; otherwise kill it.
@@ -173,7 +233,8 @@ class NamespacesRuntime:
         """
         start = time.perf_counter()
         try:
-            posture = self._inspector(fork.zygote).inspect(pid, spec, fork.group)
+            inspector = self._inspector(fork.zygote)
+            posture = inspector.inspect(pid, spec, fork.group, door=fork.door)
         except PostureMismatch as error:
             fork.zygote.fit = False
             await fork.guest.kill("posture", str(error))
@@ -183,6 +244,13 @@ class NamespacesRuntime:
             raise
         seconds = time.perf_counter() - start
         fork.guest.info = {**fork.guest.info, "posture": posture, "posture_seconds": seconds}
+        if fork.door:
+            seen = {
+                "posture": posture,
+                "image": fork.guest.info.get("image", ""),
+                "fingerprint": inspector.fingerprint,
+            }
+            fork.guest.lasting = record_of(fork.zygote, fork.name, pid, fork.group, seen)
 
     def _inspector(self, zygote: Zygote) -> Inspector:
         """Return who looks at the sandboxes of ``zygote``.  Raises :class:`StartupFailed` where it is gone."""
@@ -194,7 +262,7 @@ class NamespacesRuntime:
     def _prefork(self, zygote: Zygote, cgroups: Cgroups) -> Prefork:
         if zygote not in self._preforks:
             self._preforks = {known: ahead for known, ahead in self._preforks.items() if known.alive}
-            self._preforks[zygote] = Prefork(zygote, cgroups, self._prefork_size)
+            self._preforks[zygote] = Prefork(zygote, cgroups, self._prefork_size, self._state)
         return self._preforks[zygote]
 
     async def _launch(self, template: Template) -> Zygote:
@@ -202,11 +270,48 @@ class NamespacesRuntime:
         slot = self._id_slots.take()
         alive = False
         try:
-            zygote = await launch_zygote(template, host_ids(slot))
+            zygote = await launch_zygote(template, host_ids(slot), self._state)
             alive = True
         finally:
             self._id_slots.give(slot, lambda: alive and zygote.alive)
+        if self._state is not None:
+            self._state.write("zygotes", zygote.name, note_of(zygote, slot))
         return zygote
+
+    async def adopt(self, spec: SandboxSpec, record: Record, first: int) -> tuple[ProcessGuest, Kept]:
+        """Take over a sandbox of ``spec`` that has outlived its host, as :meth:`cellfork.runtimes.base.Runtime.adopt` says."""
+        survivors = self._find_survivors()
+        gate = None if spec.network.mode == "none" else self._gate(spec, record.get("network"))
+        guest, kept, zygote = await survivors.sandbox(record, gate, first)
+        guest.lasting = record
+        self._guests.add(guest)
+        guest.on_end = self._guests.discard
+        self._zygotes.adopt(Domain(spec.tenant, spec.template), zygote)
+        return guest, kept
+
+    async def sweep(self) -> None:
+        """End what a former host has left and nobody took over."""
+        if self._state is not None:
+            await self._find_survivors().sweep()
+            self._survivors = None
+
+    async def leave(self) -> None:
+        """End with every sandbox going on, for another process to take over; without a state directory as :meth:`aclose`."""
+        if self._state is None:
+            await self.aclose()
+            return
+        await self._close_what_is_ahead()
+        for guest in [*self._guests]:
+            guest.leave()
+        self._guests.clear()
+        await self._zygotes.leave()
+
+    def _find_survivors(self) -> Survivors:
+        if self._state is None:
+            raise Unsupported("there is no state directory: sandboxes end with their host")
+        if self._survivors is None:
+            self._survivors = Survivors(self._state, self._detect_cgroups(), self._id_slots)
+        return self._survivors
 
     async def _prepare(self, zygote: Zygote) -> None:
         """Make forks of a zygote that is to serve soon, and know what to expect of them."""
@@ -241,13 +346,16 @@ class NamespacesRuntime:
 
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""
+        await self._close_what_is_ahead()
+        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
+        self._guests.clear()
+        await self._zygotes.aclose()
+
+    async def _close_what_is_ahead(self) -> None:
         await self._pool.aclose()
         await self.selftest.aclose()
         await asyncio.gather(*(ahead.aclose() for ahead in self._preforks.values()))
         self._preforks.clear()
-        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
-        self._guests.clear()
-        await self._zygotes.aclose()
 
     async def _try_once(self) -> None:
         limits = Limits(memory=None, cpu=None, pids=None)
@@ -263,13 +371,17 @@ class NamespacesRuntime:
     def _detect_cgroups(self) -> Cgroups:
         if self._cgroups is None:
             self._cgroups = Cgroups.detect()
+            if self._state is not None:
+                self._cgroups = self._cgroups.kept(self._state.id)
         return self._cgroups
 
 
-async def launch_zygote(template: Template, ids: list[int] | None = None) -> Zygote:
+async def launch_zygote(
+    template: Template, ids: list[int] | None = None, state: StateDirectory | None = None
+) -> Zygote:
     """Start a zygote for ``template`` in namespaces of its own.
 
-    As root it gets the host ids ``[first, count]`` (``None``: any range).
+    As root it gets the host ids ``[first, count]`` (``None``: any range).  With ``state`` it has a door there.
     """
     if not sys.platform.startswith("linux") or not linux.supported_machine():
         raise IsolationUnavailable("the namespaces runtime needs Linux on x86_64 or aarch64")
@@ -278,17 +390,30 @@ async def launch_zygote(template: Template, ids: list[int] | None = None) -> Zyg
     env = {**plan.environment(layout.search_path(python)), "VIRTUAL_ENV": layout.VENV}
     boot_plan = {
         "ids": (ids or host_ids()) if os.geteuid() == 0 else None,
-        "root": layout.template_root(python, package),
+        "root": volumes.root_entries(template, layout.template_root(python, package)),
         "argv": plan.zygote_argv(f"{layout.VENV}/bin/python", layout.LIBRARY),
         "env": env,
         "hostname": layout.HOSTNAME,
     }
-    settings = {
+    settings: dict[str, Any] = {
         "preload": list(template.preload),
         "seccomp_base": seccomp.base_filter().hex(),
         "plan": sandbox_plan(python),
     }
-    zygote = await Zygote.launch(Launch(boot_argv(package), {}, boot_plan, settings))
+    launch = Launch(boot_argv(package), {}, boot_plan, settings)
+    if state is None:
+        zygote = await Zygote.launch(launch)
+    else:
+        name = secrets.token_hex(8)
+        patience = {"patience": state.patience}
+        settings |= {**patience, "plan": {**settings["plan"], **patience}}
+        try:
+            with state.bind("zygotes", name) as door:
+                zygote = await Zygote.launch(replace(launch, door=door))
+        except BaseException:
+            state.forget("zygotes", name)
+            raise
+        zygote.name, zygote.on_over = name, partial(state.forget, "zygotes", name)
     zygote.interpreter = python
     return zygote
 
@@ -312,7 +437,7 @@ def sandbox_plan(python: interpreter.Interpreter) -> dict[str, Any]:
         "landlock": linux.landlock_abi(),
         "disk_path": layout.DISK,
         "covered": [list(pair) for pair in layout.covered_prefixes(python)],
-        "writable": [layout.DISK, *layout.PRIVATE_PLACES],
+        "writable": [*WRITABLE],
         "seccomp_delta": seccomp.delta_filter().hex(),
         "home": [list(entry) for entry in layout.sandbox_environment(python)],
         "empty_path": layout.EMPTY,

@@ -27,14 +27,14 @@ AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT = 0x40000000
 TABLES: Mapping[str, Mapping[str, int]] = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}
 
-SETUP_ONLY = ("mount", "umount2", "unshare", "setns", "pivot_root", "sethostname")
+SETUP_ONLY = ("mount", "move_mount", "umount2", "unshare", "setns", "pivot_root", "sethostname")
 """Needed between fork and lock, refused afterwards."""
 
 REFUSED = (
     "acct", "adjtimex", "bpf", "chroot", "clock_adjtime", "clock_settime", "delete_module", "fanotify_init", "fanotify_mark",
     "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "ioperm", "iopl", "kcmp",
     "kexec_file_load", "kexec_load", "lookup_dcookie", "mbind", "migrate_pages", "mlock", "mlock2", "mlockall", "mount_setattr",
-    "move_mount", "move_pages", "munlock", "munlockall", "name_to_handle_at", "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open",
+    "move_pages", "munlock", "munlockall", "name_to_handle_at", "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open",
     "personality", "pidfd_getfd", "process_madvise", "process_mrelease", "process_vm_readv", "process_vm_writev",
     "ptrace", "quotactl", "quotactl_fd", "reboot", "set_mempolicy", "set_mempolicy_home_node", "setdomainname",
     "settimeofday", "swapoff", "swapon", "syslog", "uselib", "userfaultfd", "vhangup",

@@ -21,7 +21,7 @@ from cellfork.guest.maker import WATCHERS
 from cellfork.guest.sandbox import TERMINALS
 from cellfork.model.errors import CellforkError, IsolationUnavailable, Missing, StartupFailed
 from cellfork.model.limits import KiB, Limits, MiB
-from cellfork.model.specs import HOME, SandboxSpec, Template
+from cellfork.model.specs import HOME, ROOT_HOME, SandboxSpec, Template
 from cellfork.runtimes import plan
 from cellfork.runtimes.base import LimitCheck, LimitTest
 from cellfork.runtimes.namespaces import layout, proofs
@@ -47,7 +47,7 @@ THROTTLED = 3
 CPU_TOLERANCE, CPU_OVERRUN = 2.0, 0.1
 """A part and seconds that may be used beyond the quota: processors are stopped at their next tick only."""
 KILL_SECONDS = 5.0
-PLACES = {"home": HOME, "/tmp": "/tmp", "the environment of pip": layout.VENV}
+PLACES = {"home": HOME, "the home of root": ROOT_HOME, "/tmp": "/tmp", "the environment of pip": layout.VENV}
 """Parts of the one disk."""
 
 
@@ -293,7 +293,7 @@ def subject_of(function: str) -> str:
 
 async def _places(subject: Subject) -> LimitCheck:
     """Check that no file can be made where no limit was hit."""
-    known = {layout.DISK, HOME, "/tmp", "/dev/shm"}
+    known = {layout.DISK, HOME, ROOT_HOME, "/tmp", "/dev/shm"}
     found = await subject.ask("writable_places")
     places = set(map(str, found)) if isinstance(found, list) else {"?"}
     others = ", ".join(sorted(places - known)) or "none"
