@@ -9,14 +9,14 @@ from cellfork import Execution, Sandbox
 
 
 @pytest.fixture(params=["namespaces", "none"])
-def any_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    with Sandbox.create(isolation=request.param) as sandbox:
+def any_sandbox(request: pytest.FixtureRequest, create) -> Iterator[Sandbox]:
+    with create(isolation=request.param) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox.create() as sandbox:
+def sandbox(create) -> Iterator[Sandbox]:
+    with create() as sandbox:
         yield sandbox
 
 

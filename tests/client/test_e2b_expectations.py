@@ -27,8 +27,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox.create(envs={"SHARED": "of the sandbox"}) as sandbox:
+def sandbox(create) -> Iterator[Sandbox]:
+    with create(envs={"SHARED": "of the sandbox"}) as sandbox:
         yield sandbox
 
 
@@ -129,9 +129,9 @@ def test_a_long_run_is_interrupted(sandbox: Sandbox):
     assert time.monotonic() - start < 10
 
 
-def test_a_killed_sandbox_ends_its_run():
+def test_a_killed_sandbox_ends_its_run(create):
     """Who waits for a run in a sandbox that is killed is told so; E2B raises, cellfork returns what there was until then."""
-    with Sandbox.create() as sandbox:
+    with create() as sandbox:
         seen = []
 
         def kill(message: object) -> None:
@@ -329,9 +329,9 @@ def test_saved_images_can_be_fetched(sandbox: Sandbox):
         ("import matplotlib.pyplot as plt; plt.plot([1]); plt.savefig('p.png'); plt.close()", 1),
     ],
 )
-def test_saved_images_are_displayed_where_asked(code: str, count: int):
+def test_saved_images_are_displayed_where_asked(create, code: str, count: int):
     """With one variable set, an image that is saved under a name is displayed as well, as in E2B."""
-    with Sandbox.create(envs={"CELLFORK_DISPLAY_SAVED_IMAGES": "1"}) as sandbox:
+    with create(envs={"CELLFORK_DISPLAY_SAVED_IMAGES": "1"}) as sandbox:
         for context in (None, sandbox.create_code_context()):
             results = ok(sandbox.run_code("from PIL import Image\n" + code, context=context)).results
             assert [is_png(result.png) for result in results] == [True] * count

@@ -1,22 +1,33 @@
 """The thread that everything embedded lives in: interrupts, forks, the end of the program."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
-from cellfork import Conflict, Sandbox
+from cellfork import CellforkError, Conflict, Execution, Sandbox
 from cellfork.client import transport
+from cellfork.client.bridges import Bridge
 from cellfork.client.host import Host
-from tests.client.conftest import Embedded
+from cellfork.model.errors import UnavailableError
+from cellfork.model.events import Killed, Lost
+from tests.client.conftest import Place
 
 
-def test_keyboard_interrupt_stops_the_code_and_is_raised(sandbox: Sandbox):
+@pytest.fixture
+def sandbox(embedded: Place) -> Sandbox:
+    return embedded.create()
+
+
+def test_keyboard_interrupt_stops_the_code_and_is_raised(place: Place):
     """Ctrl-C while waiting interrupts the code, with and without callbacks; the context stays usable."""
+    sandbox = place.create()
     for callback in (None, print):
         timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
@@ -27,26 +38,107 @@ def test_keyboard_interrupt_stops_the_code_and_is_raised(sandbox: Sandbox):
         assert sandbox.run_code("2").text == "2"
 
 
-def test_keyboard_interrupt_gives_a_command_up(sandbox: Sandbox, embedded: Embedded):
+def test_keyboard_interrupt_gives_a_command_up(place: Place):
     """Ctrl-C while waiting for a command kills it."""
+    sandbox = place.create()
     timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         sandbox.commands.run("hang")
     timer.join()
     deadline = time.monotonic() + 2
-    while embedded.guest.processes and time.monotonic() < deadline:
+    while place.guest.processes and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert embedded.guest.processes == {}
+    assert place.guest.processes == {}
 
 
-def test_closed_host_refuses(embedded: Embedded, sandbox: Sandbox):
+def test_closed_host_refuses(embedded: Place, sandbox: Sandbox):
     """After the end a call is an error, not a wait for ever."""
     embedded.transport.close()
     embedded.transport.close()
     assert embedded.runtime.closed
     with pytest.raises(Conflict):
         sandbox.run_code("1")
+
+
+def test_nobody_waits_for_ever_for_a_client_that_was_closed(place: Place):
+    """Whoever waits when a client is closed is told: code that runs, code behind it, commands, what begins just then."""
+    sandbox = place.create()
+    context = sandbox.create_code_context()
+    told: list[object] = []
+
+    def wait_for(call: Callable[..., object], *args: object, **kwargs: object) -> None:
+        try:
+            told.append(call(*args, **kwargs))
+        except CellforkError as error:
+            told.append(error)
+
+    def ask_again() -> None:
+        while True:
+            sandbox.files.exists("x")
+
+    calls: list[Callable[[], None]] = [
+        *[lambda: wait_for(sandbox.run_code, "hang", context=context) for _ in range(4)],
+        *[lambda: wait_for(sandbox.run_code, "hang", on_stdout=print) for _ in range(3)],
+        *[lambda: wait_for(sandbox.commands.run, "hang") for _ in range(2)],
+        lambda: wait_for(sandbox.commands.run("hang", background=True).wait),
+        *[lambda: wait_for(ask_again) for _ in range(2)],
+    ]
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    place.transport.close()
+    for thread in threads:
+        thread.join(10)
+    assert [thread for thread in threads if thread.is_alive()] == []
+    executions = [each.terminal for each in told if isinstance(each, Execution)]
+    assert all(isinstance(end, Killed | Lost) for end in executions), executions
+    assert len([each for each in told if isinstance(each, Execution | CellforkError)]) == len(calls)
+
+
+@pytest.mark.anyio
+async def test_no_task_waits_for_ever_for_a_client_that_was_closed(place: Place):
+    """The same for tasks of a loop; one that is cancelled meanwhile is cancelled, and nothing else."""
+    sandbox = await place.create_async()
+    waiting = [asyncio.create_task(sandbox.run_code("hang")) for _ in range(4)]
+    cancelled = asyncio.create_task(sandbox.run_code("hang"))
+    await asyncio.sleep(0.1)
+    closing = asyncio.create_task(asyncio.to_thread(place.transport.close))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    _, pending = await asyncio.wait([*waiting, cancelled, closing], timeout=10)
+    assert not pending
+    assert cancelled.cancelled()
+    for task in waiting:
+        assert isinstance(task.exception() or task.result().terminal, CellforkError | Killed | Lost)
+
+
+def test_a_call_that_is_cut_off_is_told_why(embedded: Place):
+    """What does not end with the rest is ended, with an error that says so; what its caller gave up is not."""
+    host = embedded.transport.host
+    bridge = Bridge(host)
+    outcome: list[BaseException] = []
+
+    async def stubborn() -> None:
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            bridge.call(stubborn)
+        except CellforkError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while not host._loop:
+        time.sleep(0.01)
+    embedded.transport.close()
+    thread.join(10)
+    assert [type(error) for error in outcome] == [UnavailableError]
+    assert "closed" in str(outcome[0])
+    bridge.tell(lambda: outcome.clear())  # nobody is there any more
+    assert outcome
 
 
 def test_host_starts_with_the_first_call():

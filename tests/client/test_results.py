@@ -15,8 +15,8 @@ DISPLAY = "from IPython.display import display, update_display, clear_output\n"
 
 
 @pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox.create() as sandbox:
+def sandbox(create) -> Iterator[Sandbox]:
+    with create() as sandbox:
         yield sandbox
 
 

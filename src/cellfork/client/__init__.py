@@ -17,6 +17,7 @@ from cellfork.client.values import (
     ProcessInfo,
     SandboxInfo,
     SandboxMetrics,
+    SnapshotInfo,
 )
 from cellfork.engine.values import CommandResult, CommandTimeout, EntryInfo, ExecOutput, FilesystemEvent
 
@@ -49,5 +50,6 @@ __all__ = [
     "Sandbox",
     "SandboxInfo",
     "SandboxMetrics",
+    "SnapshotInfo",
     "WatchHandle",
 ]

@@ -1,17 +1,20 @@
 """From the caller's thread or loop into the host's, and back: the only code in which sync and async differ.
 
 Both bridges have the same methods, so that one client source serves both.  ``call`` runs a function or a
-coroutine function in the host; ``run`` is the short way for code without callbacks (no task, one wake-up in
-each direction); an ``inbox`` takes what the host puts in, and gives it to the caller in batches.
+coroutine function in the host (``calls`` holds those that differ from transport to transport); ``run`` is the
+short way for code without callbacks (no task, one wake-up in each direction); an ``inbox`` takes what the host puts in, and gives it to the caller in batches.
 """
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from inspect import isawaitable, iscoroutine
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from cellfork.client import remote
 from cellfork.client.host import Host
+from cellfork.model.errors import Conflict, UnavailableError
 from cellfork.model.execution import Execution
 from cellfork.model.specs import ExecuteRequest
 
@@ -80,7 +83,7 @@ class _Call:
 
     def _finish(self, task: "asyncio.Future[Any]") -> None:
         if task.cancelled():
-            self._put((None, InterruptedError("the call was given up")))
+            self._put((None, _cut_off()))
         elif (error := task.exception()) is not None:
             self._put((None, error))
         else:
@@ -100,28 +103,55 @@ class _Call:
 class _Run:
     """Code on its way, without callbacks: begins in the host, puts the ended execution into an inbox."""
 
-    __slots__ = ("_arguments", "_put", "_running")
+    __slots__ = ("_arguments", "_given_up", "_put", "_running", "_starting")
 
     def __init__(self, put: Callable[[Outcome], None], *arguments: Any) -> None:
         self._put = put
         self._arguments = arguments
         self._running: RunningExecution | None = None
+        self._starting: asyncio.Task[RunningExecution] | None = None
+        self._given_up = False
 
     def begin(self) -> None:
         remote, context, request, language = self._arguments
         try:
-            self._running = remote.start(context, request, language=language)
+            running = remote.start(context, request, language=language)
         except Exception as error:  # noqa: BLE001 - it belongs to the caller, in the other thread
             self._put((None, error))
+            return
+        if iscoroutine(running):  # a remote one
+            import asyncio
+
+            self._starting = asyncio.get_running_loop().create_task(running)
+            self._starting.add_done_callback(self._begun)
         else:
-            self._running.on_end(self._ended)
+            self._follow(running)
 
     def cancel(self) -> None:
+        self._given_up = True
         if self._running is not None:
             self._running.interrupt()
 
+    def _begun(self, starting: "asyncio.Task[RunningExecution]") -> None:
+        error = _cut_off() if starting.cancelled() else starting.exception()
+        if error is not None:
+            self._put((None, error))
+        else:
+            self._follow(starting.result())
+
+    def _follow(self, running: "RunningExecution") -> None:
+        self._running = running
+        running.on_end(self._ended)
+        if self._given_up:
+            running.interrupt()
+
     def _ended(self, running: "RunningExecution") -> None:
         self._put((running.execution, None))
+
+
+def _cut_off() -> UnavailableError:
+    """Return the error of a call that was cancelled with everything else; who gave one up does not look at it."""
+    return UnavailableError("the client was closed before the call had ended")
 
 
 # ------------------------------------------------------------------------------------ in the caller's hands
@@ -250,8 +280,10 @@ class AsyncIterating:
 class Bridge:
     """For callers in a thread of their own: calls block."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, transport: Any = None) -> None:
         self._host = host
+        self.transport = transport
+        self.calls: Any = remote if transport is None else transport.calls
 
     def call(
         self, function: Callable[..., Any], /, *args: Any, undo: Undo | None = None, **kwargs: Any
@@ -271,8 +303,9 @@ class Bridge:
         return cast("Execution", self._finish(_Run(inbox.put, remote, context, request, language), inbox))
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Run a function in the host, without waiting for it."""
-        self._host.soon(function)
+        """Run a function in the host, without waiting for it; nothing happens after the host's end."""
+        with suppress(Conflict):
+            self._host.soon(function)
 
     def inbox(self) -> Inbox[Any]:
         """Return a new inbox."""
@@ -291,7 +324,7 @@ class Bridge:
         try:
             result, error = inbox.take()[0]
         except BaseException:
-            self._host.soon(call.cancel)
+            self.tell(call.cancel)
             raise
         if error is not None:
             raise error
@@ -301,8 +334,10 @@ class Bridge:
 class AsyncBridge:
     """For callers in an asyncio loop of their own: calls are awaited."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, transport: Any = None) -> None:
         self._host = host
+        self.transport = transport
+        self.calls: Any = remote if transport is None else transport.calls
 
     async def call(
         self, function: Callable[..., Any], /, *args: Any, undo: Undo | None = None, **kwargs: Any
@@ -323,8 +358,9 @@ class AsyncBridge:
         return cast("Execution", await self._finish(run, inbox))
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Run a function in the host, without waiting for it."""
-        self._host.soon(function)
+        """Run a function in the host, without waiting for it; nothing happens after the host's end."""
+        with suppress(Conflict):
+            self._host.soon(function)
 
     def inbox(self) -> AsyncInbox[Any]:
         """Return a new inbox."""
@@ -344,7 +380,7 @@ class AsyncBridge:
         try:
             result, error = (await inbox.take())[0]
         except BaseException:
-            self._host.soon(call.cancel)
+            self.tell(call.cancel)
             raise
         if error is not None:
             raise error

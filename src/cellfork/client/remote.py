@@ -1,4 +1,7 @@
-"""What the client runs in the host's loop, beside the engine's own methods."""
+"""What the client runs in the host's loop, beside the engine's own methods, for embedded sandboxes.
+
+:mod:`cellfork.client.http.calls` has the same functions for remote ones.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,7 @@ from cellfork.client.values import (
     utc,
 )
 from cellfork.engine.values import CommandResult
-from cellfork.model.errors import Conflict, NotFound, Unsupported
+from cellfork.model.errors import Conflict, NotFound, SandboxPaused, Unsupported
 from cellfork.model.network import Denial, NetworkPolicy, Traffic
 
 if TYPE_CHECKING:
@@ -54,6 +57,10 @@ def info_of(remote: "Remote") -> SandboxInfo:
     )
 
 
+known_info_of = info_of
+"""What is known of a sandbox without asking anybody: of an embedded one that is everything."""
+
+
 def policy_of(remote: "Remote") -> NetworkPolicy:
     """Return what a sandbox may reach."""
     network = remote.guest.network
@@ -82,6 +89,32 @@ def set_network_policy(remote: "Remote", policy: NetworkPolicy) -> None:
         raise Unsupported(
             "this sandbox was created without a network, and cannot be given one; name a policy in create"
         )
+
+
+def is_running(remote: "Remote") -> bool:
+    """Tell whether a sandbox lives and is awake."""
+    return remote.state == "running"
+
+
+async def kill(remote: "Remote") -> bool:
+    """End a sandbox; return whether there was anything to end."""
+    lived = remote.state != "ended"
+    await remote.kill()
+    return lived
+
+
+async def pause(remote: "Remote", memory: bool) -> bool:
+    """Pause a sandbox; ``False`` where it is paused already."""
+    try:
+        await remote.pause(memory)
+    except SandboxPaused:
+        return False
+    return True
+
+
+async def resume(remote: "Remote", timeout: float | None) -> None:
+    """Let a paused sandbox go on."""
+    await remote.resume(timeout)
 
 
 def abandon(remote: "Remote") -> None:

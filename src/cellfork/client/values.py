@@ -33,12 +33,20 @@ class SandboxInfo:
     metadata: Mapping[str, str]
     started_at: datetime
     end_at: datetime | None
-    state: Literal["running", "ended"]
+    state: Literal["running", "paused", "ended"]
     isolation: str
     limits: Limits
     features: Mapping[str, Any]
     tenant: str = ""
     posture: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """The files of a sandbox, kept (E2B: ``SnapshotInfo``): its id, and the names by which it is found as well."""
+
+    snapshot_id: str
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Literal, overload
 
-from cellfork.client import remote
 from cellfork.client.bridges import AsyncBridge, AsyncHandler, AsyncIterating, AsyncWork
 from cellfork.client.uploads import as_bytes
 from cellfork.client.values import ProcessInfo
@@ -79,7 +78,7 @@ class AsyncCommandHandle(AsyncIterating):
             await self._work.join()
         if on_stdout or on_stderr or on_pty:
             await self._deliver(on_stdout, on_stderr, on_pty)
-        return await self._bridge.call(remote.result_of, self._remote, self._exec)  # type: ignore[no-any-return]
+        return await self._bridge.call(self._bridge.calls.result_of, self._remote, self._exec)  # type: ignore[no-any-return]
 
     async def kill(self) -> bool:
         """End the command with SIGKILL; ``False`` where it had ended before."""
@@ -87,11 +86,13 @@ class AsyncCommandHandle(AsyncIterating):
 
     async def send_stdin(self, data: str | bytes) -> None:
         """Write to the command's input; it was started with ``stdin=True``, or with a terminal."""
-        await self._bridge.call(remote.send_stdin, self._remote, self.pid, as_bytes(data), eof=False)
+        await self._bridge.call(
+            self._bridge.calls.send_stdin, self._remote, self.pid, as_bytes(data), eof=False
+        )
 
     async def close_stdin(self) -> None:
         """Close the command's input: it reads the end of the file."""
-        await self._bridge.call(remote.send_stdin, self._remote, self.pid, b"", eof=True)
+        await self._bridge.call(self._bridge.calls.send_stdin, self._remote, self.pid, b"", eof=True)
 
     async def disconnect(self) -> None:
         """Call no callback any more; the command runs on."""
@@ -177,7 +178,7 @@ class AsyncCommands:
             run = self._remote.commands.run
             return await self._bridge.call(run, cmd, spec, timeout)  # type: ignore[no-any-return]
         start = self._remote.commands.start
-        exec_ = await self._bridge.call(start, cmd, spec, timeout, undo=remote.kill_exec)
+        exec_ = await self._bridge.call(start, cmd, spec, timeout, undo=self._bridge.calls.kill_exec)
         if background:
             return AsyncCommandHandle(self._remote, self._bridge, exec_, on_stdout, on_stderr)
         try:
@@ -189,11 +190,11 @@ class AsyncCommands:
 
     async def list(self) -> list[ProcessInfo]:
         """Return the commands that run (E2B: ``list``)."""
-        return await self._bridge.call(remote.processes_of, self._remote)  # type: ignore[no-any-return]
+        return await self._bridge.call(self._bridge.calls.processes_of, self._remote)  # type: ignore[no-any-return]
 
     async def kill(self, pid: int) -> bool:
         """End a command with SIGKILL; ``False`` where none runs as ``pid`` (E2B: ``kill``)."""
-        return await self._bridge.call(remote.end_process, self._remote, pid)  # type: ignore[no-any-return]
+        return await self._bridge.call(self._bridge.calls.end_process, self._remote, pid)  # type: ignore[no-any-return]
 
     async def connect(
         self, pid: int, on_stdout: OutputHandler = None, on_stderr: OutputHandler = None
@@ -210,11 +211,11 @@ class AsyncCommands:
 
         Raises :class:`NotFound`, :class:`Conflict` where the input is not open.
         """
-        await self._bridge.call(remote.send_stdin, self._remote, pid, as_bytes(data), eof=False)
+        await self._bridge.call(self._bridge.calls.send_stdin, self._remote, pid, as_bytes(data), eof=False)
 
     async def close_stdin(self, pid: int) -> None:
         """Close a command's input: it reads the end of the file (E2B: ``close_stdin``)."""
-        await self._bridge.call(remote.send_stdin, self._remote, pid, b"", eof=True)
+        await self._bridge.call(self._bridge.calls.send_stdin, self._remote, pid, b"", eof=True)
 
 
 class AsyncPty:
@@ -239,7 +240,9 @@ class AsyncPty:
         """
         spec = ExecSpec((), cwd or HOME, dict(envs or {}), user)
         start = self._remote.commands.start_terminal
-        exec_ = await self._bridge.call(start, spec, size or PtySize(), timeout, undo=remote.kill_exec)
+        exec_ = await self._bridge.call(
+            start, spec, size or PtySize(), timeout, undo=self._bridge.calls.kill_exec
+        )
         return AsyncCommandHandle(self._remote, self._bridge, exec_, None, None, on_data)
 
     async def connect(self, pid: int, on_data: DataHandler = None) -> AsyncCommandHandle:
@@ -249,7 +252,7 @@ class AsyncPty:
 
     async def send_stdin(self, pid: int, data: str | bytes) -> None:
         """Type into a terminal."""
-        await self._bridge.call(remote.send_stdin, self._remote, pid, as_bytes(data), eof=False)
+        await self._bridge.call(self._bridge.calls.send_stdin, self._remote, pid, as_bytes(data), eof=False)
 
     async def resize(self, pid: int, size: PtySize) -> None:
         """Change a terminal's size."""
@@ -258,7 +261,7 @@ class AsyncPty:
 
     async def kill(self, pid: int) -> bool:
         """End a terminal's shell with SIGKILL; ``False`` where none runs as ``pid``."""
-        return await self._bridge.call(remote.end_process, self._remote, pid)  # type: ignore[no-any-return]
+        return await self._bridge.call(self._bridge.calls.end_process, self._remote, pid)  # type: ignore[no-any-return]
 
 
 def _triple(item: ExecOutput) -> tuple[str | None, str | None, bytes | None]:

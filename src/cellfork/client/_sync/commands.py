@@ -4,7 +4,6 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, overload
 
-from cellfork.client import remote
 from cellfork.client.bridges import Bridge, Handler, Iterating, Work
 from cellfork.client.uploads import as_bytes
 from cellfork.client.values import ProcessInfo
@@ -80,7 +79,7 @@ class CommandHandle(Iterating):
             self._work.join()
         if on_stdout or on_stderr or on_pty:
             self._deliver(on_stdout, on_stderr, on_pty)
-        return self._bridge.call(remote.result_of, self._remote, self._exec)  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.result_of, self._remote, self._exec)  # type: ignore[no-any-return]
 
     def kill(self) -> bool:
         """End the command with SIGKILL; ``False`` where it had ended before."""
@@ -88,11 +87,11 @@ class CommandHandle(Iterating):
 
     def send_stdin(self, data: str | bytes) -> None:
         """Write to the command's input; it was started with ``stdin=True``, or with a terminal."""
-        self._bridge.call(remote.send_stdin, self._remote, self.pid, as_bytes(data), eof=False)
+        self._bridge.call(self._bridge.calls.send_stdin, self._remote, self.pid, as_bytes(data), eof=False)
 
     def close_stdin(self) -> None:
         """Close the command's input: it reads the end of the file."""
-        self._bridge.call(remote.send_stdin, self._remote, self.pid, b"", eof=True)
+        self._bridge.call(self._bridge.calls.send_stdin, self._remote, self.pid, b"", eof=True)
 
     def disconnect(self) -> None:
         """Call no callback any more; the command runs on."""
@@ -178,7 +177,7 @@ class Commands:
             run = self._remote.commands.run
             return self._bridge.call(run, cmd, spec, timeout)  # type: ignore[no-any-return]
         start = self._remote.commands.start
-        exec_ = self._bridge.call(start, cmd, spec, timeout, undo=remote.kill_exec)
+        exec_ = self._bridge.call(start, cmd, spec, timeout, undo=self._bridge.calls.kill_exec)
         if background:
             return CommandHandle(self._remote, self._bridge, exec_, on_stdout, on_stderr)
         try:
@@ -190,11 +189,11 @@ class Commands:
 
     def list(self) -> list[ProcessInfo]:
         """Return the commands that run (E2B: ``list``)."""
-        return self._bridge.call(remote.processes_of, self._remote)  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.processes_of, self._remote)  # type: ignore[no-any-return]
 
     def kill(self, pid: int) -> bool:
         """End a command with SIGKILL; ``False`` where none runs as ``pid`` (E2B: ``kill``)."""
-        return self._bridge.call(remote.end_process, self._remote, pid)  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.end_process, self._remote, pid)  # type: ignore[no-any-return]
 
     def connect(
         self, pid: int, on_stdout: OutputHandler = None, on_stderr: OutputHandler = None
@@ -211,11 +210,11 @@ class Commands:
 
         Raises :class:`NotFound`, :class:`Conflict` where the input is not open.
         """
-        self._bridge.call(remote.send_stdin, self._remote, pid, as_bytes(data), eof=False)
+        self._bridge.call(self._bridge.calls.send_stdin, self._remote, pid, as_bytes(data), eof=False)
 
     def close_stdin(self, pid: int) -> None:
         """Close a command's input: it reads the end of the file (E2B: ``close_stdin``)."""
-        self._bridge.call(remote.send_stdin, self._remote, pid, b"", eof=True)
+        self._bridge.call(self._bridge.calls.send_stdin, self._remote, pid, b"", eof=True)
 
 
 class Pty:
@@ -240,7 +239,7 @@ class Pty:
         """
         spec = ExecSpec((), cwd or HOME, dict(envs or {}), user)
         start = self._remote.commands.start_terminal
-        exec_ = self._bridge.call(start, spec, size or PtySize(), timeout, undo=remote.kill_exec)
+        exec_ = self._bridge.call(start, spec, size or PtySize(), timeout, undo=self._bridge.calls.kill_exec)
         return CommandHandle(self._remote, self._bridge, exec_, None, None, on_data)
 
     def connect(self, pid: int, on_data: DataHandler = None) -> CommandHandle:
@@ -250,7 +249,7 @@ class Pty:
 
     def send_stdin(self, pid: int, data: str | bytes) -> None:
         """Type into a terminal."""
-        self._bridge.call(remote.send_stdin, self._remote, pid, as_bytes(data), eof=False)
+        self._bridge.call(self._bridge.calls.send_stdin, self._remote, pid, as_bytes(data), eof=False)
 
     def resize(self, pid: int, size: PtySize) -> None:
         """Change a terminal's size."""
@@ -259,7 +258,7 @@ class Pty:
 
     def kill(self, pid: int) -> bool:
         """End a terminal's shell with SIGKILL; ``False`` where none runs as ``pid``."""
-        return self._bridge.call(remote.end_process, self._remote, pid)  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.end_process, self._remote, pid)  # type: ignore[no-any-return]
 
 
 def _triple(item: ExecOutput) -> tuple[str | None, str | None, bytes | None]:

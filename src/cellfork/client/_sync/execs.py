@@ -66,7 +66,7 @@ class Execs:
     def get_output(self, id: str) -> ExecResult:
         """Return what a command has written so far; ``exit_code`` is ``None`` while it runs."""
         exec_ = self._bridge.call(self._remote.execs.get, id)
-        return self._bridge.call(remote.exec_output, exec_)  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.exec_output, exec_)  # type: ignore[no-any-return]
 
     def stream_output(self, id: str, after: int = 0) -> Iterator[ExecOutput]:
         """Iterate over the output after sequence number ``after``: what was kept, then what comes.

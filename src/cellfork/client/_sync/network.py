@@ -4,7 +4,6 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cellfork.client import remote
 from cellfork.client.bridges import Bridge
 from cellfork.model.network import Denial, NetworkPolicy, Traffic
 
@@ -22,18 +21,18 @@ class Network:
     @property
     def policy(self) -> NetworkPolicy:
         """What the sandbox may reach now."""
-        return remote.policy_of(self._sandbox)
+        return self._bridge.calls.policy_of(self._sandbox)  # type: ignore[no-any-return]
 
     def denied(self) -> list[Denial]:
         """Return the latest 256 requests that were refused, the oldest first: when, which host and port, why.
 
         Readable after the sandbox's end as well.
         """
-        return self._bridge.call(remote.denied, self._sandbox)  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.denied, self._sandbox)  # type: ignore[no-any-return]
 
     def traffic(self) -> Traffic:
         """Return how many bytes were sent and received, how many connections are open, how much was refused."""
-        return self._bridge.call(remote.traffic_of, self._sandbox)  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.traffic_of, self._sandbox)  # type: ignore[no-any-return]
 
     def set_policy(self, policy: NetworkPolicy | str | Iterable[str] | Mapping[str, Any] | None) -> None:
         """Replace the policy at once.  Connections that the new one does not allow end; what was counted stays counted.
@@ -42,4 +41,4 @@ class Network:
         Raises :class:`InvalidRequest`, :class:`SandboxGone`, and :class:`Unsupported` for a sandbox that was created
         without a network: it has no way out that could be opened later.
         """
-        self._bridge.call(remote.set_network_policy, self._sandbox, NetworkPolicy.of(policy))
+        self._bridge.call(self._bridge.calls.set_network_policy, self._sandbox, NetworkPolicy.of(policy))

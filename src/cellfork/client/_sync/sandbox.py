@@ -1,10 +1,11 @@
 # Generated from client/_async/sandbox.py by scripts/unasync.py; do not edit.
 """``Sandbox``: create a sandbox, run code in it, end it."""
 
+import builtins
 from collections.abc import Generator, Iterator, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellfork.client import remote
 from cellfork.client._sync.commands import Commands, Pty
@@ -14,9 +15,10 @@ from cellfork.client._sync.network import Network
 from cellfork.client.bridges import Bridge, Handler, Inbox
 from cellfork.client.handlers import Handlers
 from cellfork.client.transport import Transport, choose
-from cellfork.client.values import Context, SandboxInfo, SandboxMetrics
+from cellfork.client.values import Context, SandboxInfo, SandboxMetrics, SnapshotInfo
+from cellfork.client.variants import ByIdToo
 from cellfork.model import events
-from cellfork.model.errors import InvalidRequest
+from cellfork.model.errors import CellforkError, InvalidRequest
 from cellfork.model.execution import Execution
 from cellfork.model.limits import Limits
 from cellfork.model.network import NetworkPolicy
@@ -54,9 +56,11 @@ class Sandbox:
     @classmethod
     def create(
         cls,
-        template: Template | None = None,
+        template: Template | str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         *,
+        snapshot: str | None = None,
+        on_timeout: Literal["kill", "pause"] = "kill",
         limits: Limits | None = None,
         network: NetworkPolicy | str | Iterable[str] | Mapping[str, Any] | None = None,
         envs: Mapping[str, str] | None = None,
@@ -69,20 +73,25 @@ class Sandbox:
     ) -> "Sandbox":
         """Start a sandbox (E2B: ``Sandbox.create``).
 
-        ``timeout`` is its life in seconds (``None``: until it is killed); ``limits`` default to the template's;
+        ``timeout`` is its life in seconds (``None``: until it is killed); ``limits`` default to the template's, or the snapshot's;
         ``network`` is ``"none"`` (the default), a list of hosts (:class:`NetworkPolicy`) or ``"public"``.
         ``envs`` hold for every context and command; ``metadata`` is only remembered.  ``isolation`` names the
         runtime: the default or, for code that is trusted, ``"none"``.  ``tenant`` names whom the sandbox belongs
         to, where that is not always the same: sandboxes of different tenants share no zygote, and nothing that
-        served one is given to another.  It is not told inside.  ``transport`` replaces the engine that all
-        sandboxes of this process share.
+        served one is given to another.  It is not told inside.  ``snapshot`` names one whose files the sandbox starts with;
+        ``on_timeout`` says whether the end of its time kills or pauses it.
+
+        ``url`` (or ``CELLFORK_URL``) and ``api_key`` (or ``CELLFORK_API_KEY``) name a cellfork server, where the sandbox
+        is made instead: ``template`` is the name of one of the server's then, ``limits`` are at most that template's, and the
+        tenant is the key's.  ``transport`` replaces the engine that all sandboxes of this process share.
 
         Raises :class:`IsolationUnavailable` where this machine lacks something (it says what, and the
-        remedy), :class:`StartupFailed`, :class:`InvalidRequest`, and :class:`Unsupported` for what comes later:
-        ``url`` and ``api_key`` (remote sandboxes), and for a ``network`` without isolation, where nothing could enforce it.
+        remedy), :class:`StartupFailed`, :class:`InvalidRequest`, :class:`Unsupported` for a ``network`` without isolation, where
+        nothing could enforce it, and for what the server does not give, :class:`Unauthorized` for a key that it does not know,
+        :class:`LimitExceeded`, and :class:`UnavailableError` where it does not answer.
         """
         transport = transport or choose(url, api_key)
-        template = template or Template()
+        template = Template(name=template) if isinstance(template, str) else template or Template()
         spec = SandboxSpec(
             template=template,
             limits=limits or template.limits,
@@ -92,9 +101,11 @@ class Sandbox:
             timeout=timeout,
             isolation=isolation,
             tenant="" if tenant is None else tenant,
+            on_deadline=on_timeout,
+            snapshot=snapshot,
         )
-        bridge = Bridge(transport.host)
-        return cls(bridge.call(transport.create, spec, undo=remote.abandon), bridge)
+        bridge = Bridge(transport.host, transport)
+        return cls(bridge.call(transport.create, spec, undo=transport.calls.abandon), bridge)
 
     @property
     def sandbox_id(self) -> str:
@@ -108,33 +119,105 @@ class Sandbox:
 
     @property
     def info(self) -> SandboxInfo:
-        """The same as :meth:`get_info`, for embedded sandboxes without waiting."""
-        return remote.info_of(self._remote)
+        """The same as :meth:`get_info` without waiting: of a remote sandbox, what its server told last."""
+        return self._bridge.calls.known_info_of(self._remote)  # type: ignore[no-any-return]
+
+    @classmethod
+    def connect(
+        cls,
+        sandbox_id: str,
+        timeout: float | None = None,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+    ) -> "Sandbox":
+        """Return a sandbox that is there: of a server, or of this process (E2B: ``Sandbox.connect``).
+
+        It lives for at least ``timeout`` seconds more; a paused one is woken.  Raises :class:`NotFound`.
+        """
+        transport = transport or choose(url, api_key)
+        bridge = Bridge(transport.host, transport)
+        return cls(bridge.call(transport.connect, sandbox_id, timeout), bridge)
+
+    @classmethod
+    def _kill(
+        cls,
+        sandbox_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+    ) -> bool:
+        """End a sandbox by its id; ``False`` where there is none such."""
+        transport = transport or choose(url, api_key)
+        return Bridge(transport.host).call(transport.kill, sandbox_id)  # type: ignore[no-any-return]
 
     def get_info(self) -> SandboxInfo:
         """Return what is known of the sandbox, after its end as well (E2B: ``get_info``)."""
-        return self._bridge.call(remote.info_of, self._remote)  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.info_of, self._remote)  # type: ignore[no-any-return]
 
     def get_metrics(self) -> list[SandboxMetrics]:
         """Measure what the sandbox uses now: a list of one (E2B: ``get_metrics``)."""
-        return [self._bridge.call(remote.metrics_of, self._remote)]
+        return [self._bridge.call(self._bridge.calls.metrics_of, self._remote)]
 
     def set_timeout(self, timeout: float | None) -> None:
-        """Let the sandbox end ``timeout`` seconds from now; ``None``: when it is killed (E2B: ``set_timeout``)."""
+        """Let the sandbox end ``timeout`` seconds from now; 0: now, ``None``: when it is killed (E2B: ``set_timeout``).
+
+        What the end of its time does, killing or pausing it, ``on_timeout`` said when it was created.
+        """
         self._bridge.call(self._remote.set_timeout, timeout)
 
     def is_running(self) -> bool:
         """Tell whether the sandbox lives (E2B: ``is_running``)."""
-        return self._remote.state == "running"
+        return self._bridge.call(self._bridge.calls.is_running, self._remote)  # type: ignore[no-any-return]
 
+    @ByIdToo(_kill)
     def kill(self) -> bool:
         """End the sandbox: when this returns, nothing of it is left (E2B: ``kill``).
 
         Returns ``False`` where it had ended before.  What runs in it ends as ``killed``.
         """
-        was_running = self._remote.state == "running"
-        self._bridge.call(self._remote.kill)
-        return was_running
+        return self._bridge.call(self._bridge.calls.kill, self._remote)  # type: ignore[no-any-return]
+
+    def pause(self, keep_memory: bool = True) -> bool:
+        """Let the sandbox stand still until :meth:`resume`; it has no deadline meanwhile (E2B: ``pause``).
+
+        What runs goes on later.  Without ``keep_memory`` only the files are kept: what runs is ended.  Returns ``False`` where it
+        is paused already.  Raises :class:`Conflict` where it is being paused, resumed or copied, :class:`Unsupported` where the
+        host cannot do it, :class:`LimitExceeded` where there is no room for its files.
+        """
+        return self._bridge.call(self._bridge.calls.pause, self._remote, keep_memory)  # type: ignore[no-any-return]
+
+    def resume(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        """Let the paused sandbox go on, to end ``timeout`` seconds from now (``None``: when it is killed).
+
+        Raises :class:`Conflict` where it is not paused.  :meth:`connect` resumes as well.
+        """
+        self._bridge.call(self._bridge.calls.resume, self._remote, timeout)
+
+    def create_snapshot(self, name: str | None = None) -> SnapshotInfo:
+        """Keep the files of the sandbox as they are now; it goes on (E2B: ``create_snapshot``).
+
+        ``Sandbox.create(snapshot=…)`` starts sandboxes with them, by the id or by ``name``; where another snapshot has the
+        name, that one loses it.  Without a server snapshots end with this process.
+        """
+        return self._bridge.call(self._bridge.transport.snapshot, self.sandbox_id, name)  # type: ignore[no-any-return]
+
+    def fork(
+        self, timeout: float | None = DEFAULT_TIMEOUT, count: int = 1
+    ) -> "list[Sandbox | CellforkError]":
+        """Start ``count`` sandboxes with the files that this one has now (E2B: ``fork``).
+
+        Each lives for ``timeout`` seconds; where one could not be started, the error is in its place.  What runs here is not
+        copied, and goes on.
+        """
+        transport = self._bridge.transport
+        copies = self._bridge.call(transport.fork, self.sandbox_id, count, timeout)
+        return [
+            copy if isinstance(copy, CellforkError) else type(self)(copy, Bridge(transport.host, transport))
+            for copy in copies
+        ]
 
     def __enter__(self) -> Self:
         return self
@@ -224,7 +307,7 @@ class Sandbox:
     ) -> "tuple[Inbox[events.Event], RunningExecution]":
         inbox: Inbox[events.Event] = self._bridge.inbox()
         start = partial(self._remote.start, context, request, language=language, on_event=inbox.put)
-        return inbox, self._bridge.call(start, undo=remote.interrupt_running)
+        return inbox, self._bridge.call(start, undo=self._bridge.calls.interrupt_running)
 
     def _follow(
         self, inbox: Inbox[events.Event], running: "RunningExecution", handlers: Handlers
@@ -237,7 +320,7 @@ class Sandbox:
                     yield event
                     if isinstance(event, events.InputRequest) and handlers.on_input is not None:
                         answer = self._bridge.invoke(handlers.on_input, event)
-                        self._bridge.call(remote.answer, running, answer)
+                        self._bridge.call(self._bridge.calls.answer, running, answer)
         finally:
             if not ended:
                 self._bridge.tell(running.interrupt)
@@ -247,7 +330,7 @@ class Sandbox:
 
         Returns when it has ended; ``False`` where nothing ran.
         """
-        return self._bridge.call(remote.interrupt, self._remote, _id_of(context))  # type: ignore[no-any-return]
+        return self._bridge.call(self._bridge.calls.interrupt, self._remote, _id_of(context))  # type: ignore[no-any-return]
 
     # -------------------------------------------------------------------------------------- contexts
 
@@ -285,6 +368,45 @@ class Sandbox:
         What runs or waits in it ends as ``killed``.  Raises :class:`NotFound`.
         """
         self._bridge.call(self._remote.contexts.remove, _id_of(context))
+
+    # ---------------------------------------------------------------------------------- all sandboxes
+
+    @classmethod
+    def list(
+        cls, *, url: str | None = None, api_key: str | None = None, transport: Transport | None = None
+    ) -> "list[SandboxInfo]":
+        """Return what is known of every sandbox that is there, the oldest first (E2B: ``Sandbox.list``, without pages).
+
+        Of a server those of the key's tenant, else those of this process.
+        """
+        transport = transport or choose(url, api_key)
+        return Bridge(transport.host).call(transport.list)  # type: ignore[no-any-return]
+
+    @classmethod
+    def list_snapshots(
+        cls,
+        sandbox_id: str | None = None,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+    ) -> "builtins.list[SnapshotInfo]":
+        """Return every snapshot, or those of one sandbox, the newest first (E2B: ``list_snapshots``, without pages)."""
+        transport = transport or choose(url, api_key)
+        return Bridge(transport.host).call(transport.snapshots, sandbox_id)  # type: ignore[no-any-return]
+
+    @classmethod
+    def delete_snapshot(
+        cls,
+        snapshot_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+    ) -> bool:
+        """Delete a snapshot; ``False`` where there is none such (E2B: ``delete_snapshot``)."""
+        transport = transport or choose(url, api_key)
+        return Bridge(transport.host).call(transport.delete_snapshot, snapshot_id)  # type: ignore[no-any-return]
 
 
 class Notebook:
