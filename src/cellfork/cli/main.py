@@ -11,7 +11,7 @@ from cellfork import __version__
 from cellfork.cli.exits import HELP, Exit, exit_of_error
 from cellfork.model.errors import CellforkError
 
-COMMANDS = ("run", "doctor", "languages", "bench")
+COMMANDS = ("run", "serve", "execd", "env", "config", "cert", "doctor", "languages", "bench")
 """Subcommands: ``cellfork.cli.<name>`` has a click command called ``command``."""
 
 

@@ -1,0 +1,1 @@
+"""The server: one process, one port, every dialect."""
