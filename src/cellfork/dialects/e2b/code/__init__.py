@@ -1,0 +1,1 @@
+"""The plane of code: the code interpreter, port 49999 of a sandbox."""

@@ -1,0 +1,1 @@
+"""The cases, by part of the SDK."""
