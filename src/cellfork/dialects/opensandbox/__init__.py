@@ -1,0 +1,1 @@
+"""What OpenSandbox's SDKs speak: a lifecycle API for sandboxes, and execd in every sandbox."""

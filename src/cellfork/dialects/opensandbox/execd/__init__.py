@@ -1,0 +1,1 @@
+"""execd: the API of one sandbox, for code, commands, files and metrics."""
