@@ -18,6 +18,9 @@ SANDBOX = "guest/sandbox.py"
 RULES = "runtimes/egress/rules.py"
 PROXY = "runtimes/egress/proxy.py"
 
+TOGETHER = "dialects/together/"
+OPENSANDBOX = "dialects/opensandbox/"
+
 BLIND: Edit = (
     "runtimes/namespaces/inspection.py",
     "wrong = [] if found == expectation.posture else differences(expectation.posture, found)",
@@ -54,6 +57,18 @@ def _network(*names: str) -> tuple[str, ...]:
 
 def _resources(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/security/test_a_resources.py::{name}" for name in names)
+
+
+def _http(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/security/test_h_http.py::{name}" for name in names)
+
+
+def _dialects(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/security/test_h_dialects.py::{name}" for name in names)
+
+
+def _streams(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/security/test_h_streams.py::{name}" for name in names)
 
 
 MUTATIONS = (
@@ -242,7 +257,7 @@ MUTATIONS = (
     # ---------------------------------------------------------------------------------------- processes, secrets
     Mutation(
         "descriptors are closed after the fork",
-        (BLIND, ("guest/init.py", "    linux.close_from(CONNECTION_FD + 1 if identity is None else USER_NS_FD + 1)\n", "")),
+        (BLIND, ("guest/init.py", "    linux.close_from(CONNECTION_FD + len(kept))\n", "")),
         (_isolation("test_descriptors_are_exactly_the_declared_ones"), "tests/security/test_posture.py", "tests/security/test_j_zygote.py"),
     ),
     Mutation(
@@ -307,5 +322,158 @@ MUTATIONS = (
         "escape sequences stay out of the terminal",
         (("cli/output.py", "self._put(self._cleaner.feed(text))", "self._put(text)"),),
         ("tests/cli/test_run.py", "tests/cli/test_real.py"),
+    ),
+    # ---------------------------------------------------------------------------------------- server: who may call
+    Mutation(
+        "server: keys are compared",
+        (("server/keys.py", "            if hmac.compare_digest(known, digest):\n", "            if known or digest:\n"),),
+        _http("test_h10_every_route_asks_for_a_key"),
+    ),
+    Mutation(
+        "server: Together's routes ask for a key",
+        ((TOGETHER + "management.py", "            if tenant is None:\n                raise Refused(401,", "            tenant = tenant or ''\n            if tenant is None:\n                raise Refused(401,"),),
+        _dialects("test_h10_every_route_of_every_dialect"),
+    ),
+    Mutation(
+        "server: OpenSandbox's routes ask for a key",
+        ((OPENSANDBOX + "lifecycle.py", "            if tenant is None:\n                code,", "            tenant = tenant or ''\n            if tenant is None:\n                code,"),),
+        _dialects("test_h10_every_route_of_every_dialect"),
+    ),
+    Mutation(
+        "server: a sandbox is its tenant's (E2B)",
+        (("dialects/e2b/calls.py", "notes_of(sandbox) if sandbox.spec.tenant == self.tenant else None", "notes_of(sandbox)"),),
+        _dialects("test_f07_a_key_of_somebody_else"),
+    ),
+    Mutation(
+        "server: a sandbox is its tenant's (Together)",
+        ((TOGETHER + "registry.py", "if sandbox is not None and sandbox.spec.tenant == tenant:", "if sandbox is not None:"),),
+        _dialects("test_f07_a_key_of_somebody_else"),
+    ),
+    Mutation(
+        "server: a sandbox is its tenant's (OpenSandbox)",
+        ((OPENSANDBOX + "registry.py", "if notes is None or (tenant is not None and sandbox.spec.tenant != tenant):", "if notes is None:"),),
+        _dialects("test_f07_a_key_of_somebody_else"),
+    ),
+    Mutation(
+        "server: a sandbox is of the dialect that made it",
+        (("dialects/e2b/dialect.py", "        notes = notes_of(sandbox)\n        if notes is None:  # another dialect made it\n",
+          "        notes = notes_of(sandbox) or Notes('')\n        if notes is None:  # another dialect made it\n"),),
+        _dialects("test_f07_dialects_do_not_find_each_others_sandboxes"),
+    ),
+    Mutation(
+        "server: the token of a sandbox's planes",
+        (("dialects/e2b/notes.py", "        return self.envd_token is None or is_token(self.envd_token, presented)\n", "        return True\n"),),
+        _http("test_h10_planes_of_a_sandbox_ask_for_its_token"),
+    ),
+    Mutation(
+        "server: the token of a private sandbox's ports",
+        (("dialects/e2b/notes.py", "        return self.traffic_token is None or is_token(self.traffic_token, presented)\n", "        return True\n"),),
+        _dialects("test_f07_tokens_are_not_mixed_up"),
+    ),
+    Mutation(
+        "server: the token of execd",
+        ((OPENSANDBOX + "access.py", "    if token is None or is_token(token, presented):\n", "    if token is None or not is_token(token, None):\n"),),
+        _dialects("test_h10_every_route_into_a_sandbox"),
+    ),
+    Mutation(
+        "server: the token of the network policy",
+        ((OPENSANDBOX + "gateway.py", "        if place.port == EGRESS_PORT and not is_token(\n", "        if place.port == -EGRESS_PORT and not is_token(\n"),),
+        _dialects("test_h10_every_route_into_a_sandbox"),
+    ),
+    Mutation(
+        "server: a token that may only read",
+        ((TOGETHER + "agent.py", '            if needed == "admin" and scope != "admin":\n', '            if needed == "admin" and not scope:\n'),),
+        _dialects("test_h10_every_route_into_a_sandbox"),
+    ),
+    # ---------------------------------------------------------------------------------------- server: what is sent to it
+    Mutation(
+        "server: the names that it answers to",
+        (("server/hosts.py", "        if not self._allows(host_name(found[0])):\n", "        if not found[0]:\n"),),
+        _http("test_h12_foreign_names"),
+    ),
+    Mutation(
+        "server: bodies have a bound",
+        (("server/exchange.py", "        if limit is not None and told is not None and told.isdecimal() and int(told[:20]) > limit:\n", "        if limit is None and limit is not None:\n"),
+         ("server/exchange.py", "        if limit is not None and self._received > limit:\n", "        if limit is None and limit is not None:\n"),
+         ("dialects/asgi.py", "    if told is not None and told.isdecimal() and int(told[:20]) > limit:\n", "    if told is None and told is not None:\n"),
+         ("dialects/asgi.py", "        if len(whole) > limit:\n", "        if not whole and limit < 0:\n")),
+        _http("test_h02_bodies_over_the_limit"),
+    ),
+    Mutation(
+        "server: what is no JSON by its type is not read",
+        (("dialects/asgi.py", '    return kind == "application/json" or kind.endswith("+json")\n', '    return kind != "application/none"\n'),),
+        (*_dialects("test_h13_no_dialect_takes_forms"), *_http("test_h13_forms_create_nothing")),
+    ),
+    Mutation(
+        "server: what nobody reads of a WebSocket is not piled up",
+        (("server/protocol.py", "ws=bounded_websocket(settings.write_timeout) if websockets", 'ws="websockets-sansio" if websockets'),),
+        _streams("test_h07_a_flood_of_pings"),
+    ),
+    Mutation(
+        "server: WebSockets count among the connections",
+        (("server/protocol.py", "        if most is not None and len(self.connections) > most:\n", "        if most is not None and most < 0:\n"),),
+        _streams("test_a22_websockets_have_no_bound_of_their_own"),
+    ),
+    # ---------------------------------------------------------------------------------------- server: what comes out of a sandbox
+    Mutation(
+        "server: pages of a sandbox are confined",
+        ((OPENSANDBOX + "confinement.py", '"headers": [*message["headers"], CONFINED]}', '"headers": [*message["headers"]]}'),),
+        _streams("test_g11_pages_of_a_sandbox_are_confined"),
+    ),
+    Mutation(
+        "server: programs inside are not told tokens",
+        ((OPENSANDBOX + "gateway.py", "Target(sandbox, port, None, HIDDEN)", "Target(sandbox, port, None)"),),
+        _streams("test_f12_programs_are_not_shown_tokens"),
+    ),
+    Mutation(
+        "server: files of a sandbox are no pages of the server",
+        (("dialects/e2b/envd/downloads.py", "    confined = [] if kind == PDF else [CONFINED]\n", "    confined = [CONFINED] if kind == PDF else []\n"),),
+        _streams("test_g11_pages_of_a_sandbox_are_confined"),
+    ),
+    Mutation(
+        "server: a volume is its tenant's",
+        ((OPENSANDBOX + "volumes.py", '("_default" if not tenant else name)', '("_default" if not tenant else "_default")'),),
+        _dialects("test_f07_volumes_belong_to_tenants"),
+    ),
+    Mutation(
+        "server: directories of the host that are allowed",
+        ((OPENSANDBOX + "volumes.py", 'path.startswith(allowed.rstrip("/") + "/")', 'path.startswith(allowed.rstrip("/"))'),),
+        _dialects("test_f07_volumes_belong_to_tenants"),
+    ),
+    Mutation(
+        "sockets that a guest hands over are what was asked for",
+        (("runtimes/sockets.py", "        right = opened is not None and check(opened)\n", "        right = opened is not None\n"),),
+        ("tests/runtimes/test_sockets.py",),
+    ),
+    Mutation(
+        "names in an archive are no paths",
+        (("guest/archives.py", '        if name in {".", ".."} or "/" in name or "\\0" in name or not name:\n', "        if not name:\n"),),
+        ("tests/guest/test_archives.py::test_a_malformed_archive_is_refused",),
+    ),
+    Mutation(
+        "records in an archive have bounds",
+        (("guest/archives.py", "                if size > MAX_DESCRIPTION or more > MAX_CONTENT:\n", "                if size < 0:\n"),),
+        ("tests/security/test_i_events.py::test_a20_records_are_bounded_before_they_come",),
+    ),
+    # ---------------------------------------------------------------------------------------- server: after a restart
+    Mutation(
+        "who listens at a door is the sandbox that was recorded",
+        (("runtimes/namespaces/survivors.py", "    if peer.pid != pid:\n", "    if not peer.pid:\n"),),
+        ("tests/security/test_i_events.py::test_i02_doors_that_were_exchanged",),
+    ),
+    Mutation(
+        "the host looks again when it adopts",
+        (("runtimes/namespaces/survivors.py", '    if found != record["fingerprint"]:\n', "    if not found:\n"),),
+        ("tests/lifecycle/test_adoption.py::test_a_posture_that_changed",),
+    ),
+    Mutation(
+        "a recorded number alone is nobody",
+        (("runtimes/namespaces/survivors.py", '        if pid != record["pid"] or start_time(pid) != record["start"]:\n', "        if not pid:\n"),),
+        ("tests/lifecycle/test_adoption.py::test_a_record_that_names_another_process",),
+    ),
+    Mutation(
+        "the state directory is its user's alone",
+        (("runtimes/state.py", "    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:\n", "    if status.st_uid != os.geteuid():\n"),),
+        ("tests/runtimes/test_state.py::test_that_others_can_enter",),
     ),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from tests.security.conftest import LIMITS, ask, shell
 
 PLACES_OF_THE_SYSTEM = (
     "/", "/usr", "/usr/bin", "/usr/lib", "/etc", "/etc/ssl/certs", "/opt", "/run", "/run/cellfork", "/run/cellfork/lib/cellfork", "/var",
-    "/var/lib", "/home", "/root", "/mnt", "/srv", "/dev", "/proc", "/proc/sys/kernel", "/proc/self", "/run/cellfork/empty",
+    "/var/lib", "/home", "/mnt", "/srv", "/dev", "/proc", "/proc/sys/kernel", "/proc/self", "/run/cellfork/empty",
 )  # fmt: skip
 TRY_TO_WRITE = """
 import os, sys, errno
@@ -146,7 +146,7 @@ def test_c02_every_mount_is_restricted(shared):
     for place, (_source, _place, kind, options, *_) in visible.items():
         flags = options.split(",")
         assert "nosuid" in flags, place
-        own = place in {"/run/sandbox", "/home/user", "/tmp", "/dev/shm", "/dev/pts", "/proc"}
+        own = place in {"/run/sandbox", "/home/user", "/root", "/tmp", "/dev/shm", "/dev/pts", "/proc"}
         assert own or "ro" in flags or kind == "devtmpfs" or place.startswith(("/dev/", "/proc/")), place
     for place in ("/proc", "/dev/shm", "/dev/pts"):
         assert "noexec" in visible[place][3].split(","), place
@@ -207,7 +207,7 @@ def test_c03_secrets_are_absent(shared):
                 answer.append([path, error.errno])
     answer += [others('/root'), others('/home'), others('/mnt'), others('/srv'), sorted(os.listdir('/run'))]
     """
-    assert ask(shared, code) == [[], ["user"], [], [], ["cellfork", "sandbox"]]
+    assert ask(shared, code) == [[], ["user"], ["data"], [], ["cellfork", "sandbox"]]
 
 
 @row("C03", "a canary anywhere on the host is not found by a search of everything that can be read")
@@ -373,7 +373,7 @@ def test_c19_busy_places_do_not_keep_a_sandbox(neighbour):
     os.makedirs('/dev/shm/a/b', exist_ok=True)
     os.chdir('/dev/shm/a/b')
     kept = []
-    for place in ('/home/user', '/tmp', '/dev/shm', '/run/sandbox'):
+    for place in ('/home/user', '/root', '/tmp', '/dev/shm', '/run/sandbox'):
         file = open(place + '/busy', 'w+b')
         file.write(b'x' * 65536)
         file.flush()
@@ -381,7 +381,7 @@ def test_c19_busy_places_do_not_keep_a_sandbox(neighbour):
     kept.append(os.openpty())
     answer = len(kept)
     """
-    assert ask(sandbox, code) == 5
+    assert ask(sandbox, code) == 6
     sandbox.run_code(
         "import subprocess; subprocess.Popen(['sleep', '100'], cwd='/tmp', start_new_session=True)"
     )
@@ -425,7 +425,7 @@ def test_c21_no_residue_of_others():
     """What a sandbox leaves, in files and in memory that outlives processes, the next one does not find."""
     leave = """
     import os, ctypes
-    for place in ('/tmp', '/var/tmp', '/dev/shm', '/home/user', '/home/user/.cache', '/home/user/.cache/pip', '/opt/venv'):
+    for place in ('/tmp', '/var/tmp', '/dev/shm', '/root', '/home/user', '/home/user/.cache', '/home/user/.cache/pip', '/opt/venv'):
         os.makedirs(place, exist_ok=True)
         with open(place + '/residue', 'w') as file:
             file.write('left')
@@ -435,7 +435,7 @@ def test_c21_no_residue_of_others():
     look = """
     import os, ctypes
     libc = ctypes.CDLL(None, use_errno=True)
-    found = [os.path.join(place, name) for top in ('/tmp', '/var/tmp', '/dev/shm', '/home/user', '/opt/venv/') for place, _, names in os.walk(top) for name in names if name == 'residue']
+    found = [os.path.join(place, name) for top in ('/tmp', '/var/tmp', '/dev/shm', '/root', '/home/user', '/opt/venv/') for place, _, names in os.walk(top) for name in names if name == 'residue']
     answer = [found, libc.shmget(0x5EED, 4096, 0), libc.semget(0x5EED, 1, 0)]
     """
     with Sandbox.create(limits=LIMITS) as first:

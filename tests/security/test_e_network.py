@@ -984,7 +984,7 @@ def test_pip_installs_from_the_real_index(tmp_path):
     """The same with whatever index this machine has, where it has one that answers."""
     options = ["--no-deps", "--no-cache-dir", "--retries=0", "--timeout=5", "-q", "-d", str(tmp_path)]
     checked = subprocess.run(
-        [sys.executable, "-m", "pip", "download", *options, "six"],
+        [sys.executable, "-m", "pip", "download", *options, "roman"],
         capture_output=True,
         text=True,
         check=False,
@@ -995,7 +995,7 @@ def test_pip_installs_from_the_real_index(tmp_path):
         reason = checked.stderr.strip().splitlines() or ["no reason given"]
         pytest.skip(f"pip of this machine has no index that answers: {reason[-1][:200]}")
     with Sandbox.create(network=["packages"]) as sandbox:
-        execution = sandbox.run_code("%pip install six\nimport six\nsix.__file__", timeout=60)
+        execution = sandbox.run_code("%pip install roman\nimport roman\nroman.__file__", timeout=60)
         assert execution.error is None, (execution.logs, sandbox.network.denied())
         assert "/opt/venv/" in (execution.text or "")
 

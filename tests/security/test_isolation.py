@@ -141,8 +141,8 @@ def test_places_of_the_system_cannot_be_written(sandbox):
 
 
 def test_home_and_tmp_are_private(sandbox, neighbour):
-    """What one sandbox writes to /home/user, /tmp or /dev/shm another does not see."""
-    places = ["/home/user/x", "/tmp/x", "/dev/shm/x", "/var/tmp/x"]
+    """What one sandbox writes to /home/user, /root, /tmp or /dev/shm another does not see."""
+    places = ["/home/user/x", "/root/x", "/tmp/x", "/dev/shm/x", "/var/tmp/x"]
     ask(sandbox, f"for p in {places!r}: open(p, 'w').write('x')\nanswer = 1")
     assert ask(neighbour, f"import os\nanswer = [p for p in {places!r} if os.path.exists(p)]") == []
 
