@@ -18,6 +18,10 @@ NAMES = (
     "bash_start", "bash_execute", "javascript_start", "javascript_execute", "r_start", "r_execute", "java_start",
     "java_execute", "go_start", "go_execute",
 )  # fmt: skip
+HTTP_NAMES = (
+    "http_execute", "http_code", "http_command", "http_exec", "http_sdk_execute", "http_create", "http_sdk_create", "http_first_line", "http_lines", "http_rate_1",
+    "http_rate_8", "http_rate_32", "http_idle",
+)  # fmt: skip
 
 
 @click.command("bench", epilog=HELP)
@@ -28,7 +32,8 @@ NAMES = (
 @click.option(
     "--markdown", "as_markdown", is_flag=True, help="Print a Markdown table, as in SPECIFICATION.md."
 )
-@click.option("--rows", metavar="NAME,…", help=f"Measure only these: {', '.join(NAMES)}.")
+@click.option("--http", "over_http", is_flag=True, help="Measure a server instead, as clients see it.")
+@click.option("--rows", metavar="NAME,…", help=f"Measure only these: {', '.join((*NAMES, *HTTP_NAMES))}.")
 @click.option(
     "--samples",
     default=200,
@@ -48,6 +53,7 @@ def command(
     *,
     as_json: bool,
     as_markdown: bool,
+    over_http: bool,
     rows: str | None,
     samples: int,
     quick: bool,
@@ -64,7 +70,7 @@ def command(
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown exclude each other")
-    names = _names(rows)
+    names = _names(rows, HTTP_NAMES if over_http else NAMES)
     if against:
         peers.check_installed()
     config = Config(5 if quick else samples, against == "jupyter", 6.0 if quick else 60.0)
@@ -83,29 +89,30 @@ def command(
     return Exit.OK
 
 
-def _names(rows: str | None) -> tuple[str, ...]:
+def _names(rows: str | None, by_default: tuple[str, ...]) -> tuple[str, ...]:
     if rows is None:
-        return NAMES
+        return by_default
+    known = (*NAMES, *HTTP_NAMES)
     names = tuple(name.strip() for name in rows.split(",") if name.strip())
-    unknown = [name for name in names if name not in NAMES]
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise click.UsageError(
-            f"--rows: {', '.join(unknown) or 'nothing'} is no row; known: {', '.join(NAMES)}"
+            f"--rows: {', '.join(unknown) or 'nothing'} is no row; known: {', '.join(known)}"
         )
     return names
 
 
 async def _measure(names: tuple[str, ...], config: "Config") -> list["Row"]:
-    from cellfork.cli.benchmarks import languages
+    from cellfork.cli.benchmarks import http, languages
     from cellfork.cli.benchmarks.rows import ROWS
     from cellfork.model.errors import Unsupported
 
-    rows = {**ROWS, **languages.ROWS}
+    rows = {**ROWS, **languages.ROWS, **http.ROWS}
     measured = []
     for name in names:
         print(f"measuring {name} …", file=sys.stderr, flush=True)
         try:
             measured.append(await rows[name](config))
-        except Unsupported as error:  # a language that this machine lacks
+        except Unsupported as error:  # a language or a package that this machine lacks
             print(f"left out: {error}", file=sys.stderr, flush=True)
     return measured
