@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python;
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(VENV)/.science ## set everything up and run examples/report.py in a sandbox
@@ -45,6 +45,10 @@ fuzz: $(VENV)/.fuzz ## run more than a million inputs through everything that re
 .PHONY: fuzz-short
 fuzz-short: $(VENV)/.fuzz ## the same for a minute
 	$(BIN)/python -m tests.fuzz --runs 60000 --seed 1
+
+.PHONY: fuzz-http
+fuzz-http: $(VENV)/.dev ## send a server what its specifications allow and what they do not; FUZZ_HTTP_ARGS for less
+	$(BIN)/python scripts/fuzz_http.py $(FUZZ_HTTP_ARGS)
 
 .PHONY: test-security-user
 test-security-user: $(VENV)/.dev ## run the security tests as an ordinary user only; `make test` has run them as this one
@@ -83,14 +87,22 @@ layers: $(VENV)/.dev ## check which package may import which
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: generate
-generate: $(VENV)/.dev ## write the generated files: the sync client and the API reference
+generate: $(VENV)/.dev ## write the generated files: the sync client, the API reference, the specification of E2B's API
 	$(BIN)/python scripts/unasync.py
 	$(BIN)/python scripts/reference.py
+	$(BIN)/python scripts/e2b_openapi.py
+	$(BIN)/python scripts/e2b_coverage.py --write
+	$(BIN)/python scripts/together_openapi.py
+	$(BIN)/python scripts/opensandbox_openapi.py
 
 .PHONY: generated
 generated: $(VENV)/.dev ## check that the generated files are up to date
 	$(BIN)/python scripts/unasync.py --check
 	$(BIN)/python scripts/reference.py --check
+	$(BIN)/python scripts/stubs.py --check
+	$(BIN)/python scripts/e2b_openapi.py --check
+	$(BIN)/python scripts/together_openapi.py --check
+	$(BIN)/python scripts/opensandbox_openapi.py --check
 
 .PHONY: docs
 docs: $(VENV)/.dev ## run the code in the documentation
@@ -100,9 +112,26 @@ docs: $(VENV)/.dev ## run the code in the documentation
 bench: $(VENV)/.dev ## measure, next to Jupyter
 	$(BIN)/cellfork bench $(BENCH_ARGS)
 
+.PHONY: parity-together
+parity-together: $(VENV)/.dev ## run Together's own package, two generations, against a server
+	$(BIN)/python scripts/parity/together.py
+
+.PHONY: parity-opensandbox
+parity-opensandbox: $(VENV)/.dev ## run OpenSandbox's own packages, two generations, and LiteLLM against a server
+	$(BIN)/python scripts/parity/opensandbox.py
+
+.PHONY: parity-e2b
+parity-e2b: $(VENV)/.dev ## run E2B's own packages against the server; PARITY_ARGS names environments, --newest
+	$(BIN)/python scripts/parity/e2b.py $(PARITY_ARGS)
+
 .PHONY: kills
 kills: $(VENV)/.dev ## kill 2,000 contexts and sandboxes that resist; RECORD=1 writes bench/results/kills-DATE.json
 	$(BIN)/python scripts/kills.py $(if $(RECORD),--record) $(KILLS_ARGS)
+
+.PHONY: crashes
+crashes: $(VENV)/.dev ## kill an engine and a server 200 times each at random moments; compare what the next one finds with what clients were told
+	$(BIN)/python scripts/crashes.py $(CRASHES_ARGS)
+	$(BIN)/python scripts/crashes.py --http $(CRASHES_ARGS)
 
 .PHONY: races
 races: $(VENV)/.dev ## race 100,000 file operations against racers inside
@@ -136,6 +165,6 @@ $(VENV)/.fuzz: $(VENV)/.dev
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	@echo 'Installing cellfork, the science stack, the languages and the development tools …'
-	@$(PIP) install --editable '.[science,languages,dev]'
+	@echo 'Installing cellfork, the science stack, the languages, the server and the development tools …'
+	@$(PIP) install --editable '.[science,languages,server,dev]'
 	@touch $@ $(VENV)/.science

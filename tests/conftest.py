@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellfork.testing.leaks import Snapshot, find_leaks
+from cellfork.testing.leaks import Snapshot, find_leaks, mark
 
 TEMPORARY = pytest.StashKey[str]()
 KNOWN = "known difference"
@@ -22,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     directory = tempfile.mkdtemp(prefix="cf-test-")
     os.environ.setdefault("CELLFORK_PREFORK", "0")  # what is made ahead would look like a leak
     config.stash[TEMPORARY] = directory
+    mark()
     os.environ["TMPDIR"] = tempfile.tempdir = directory
 
 
