@@ -3,7 +3,7 @@
 python scripts/opensandbox_openapi.py            write the file, and the table of routes into docs/dialects/opensandbox.md
 python scripts/opensandbox_openapi.py --check    fail when they are not what would be written
 
-What is always refused with 501 (pools, templates, diagnostics) is in the table and not in the specification.
+What is always refused with 501 (changes of pools, templates, diagnostics) is in the table and not in the specification.
 """
 
 import json
@@ -47,7 +47,7 @@ QUERIES: Mapping[str, Mapping[str, Any]] = {
 REFUSALS = {
     "400": "The request is wrong, or asks for what is not to be had here.",
     "401": "The key is missing or wrong.",
-    "404": "There is no such sandbox or snapshot of this key.",
+    "404": "There is no such sandbox, snapshot or pool of this key.",
     "409": "The sandbox is in another state.",
     "413": "The body is too large.",
     "429": "There are as many sandboxes as there may be.",

@@ -35,7 +35,7 @@ async def transport(runtime: NamespacesRuntime) -> AsyncIterator[EmbeddedTranspo
 async def kept(runtime: NamespacesRuntime) -> None:
     """Wait until a sandbox is kept."""
     for _ in range(400):
-        if runtime.kept(KEPT):
+        if runtime.stock(KEPT, "").waiting:
             return
         await asyncio.sleep(0.05)
     raise AssertionError("nothing was started ahead")

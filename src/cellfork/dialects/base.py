@@ -84,6 +84,12 @@ class Admission:
         self._most_per_tenant = most_per_tenant
         self._coming: list[str] = []
 
+    @property
+    def most(self) -> int | None:
+        """How many sandboxes a tenant may have at once, where that is bounded."""
+        bounds = [bound for bound in (self._most, self._most_per_tenant) if bound is not None]
+        return min(bounds, default=None)
+
     @contextmanager
     def place(self, tenant: str, count: int = 1) -> Iterator[None]:
         """Hold places for ``count`` sandboxes while they are created.  Raises :class:`LimitExceeded`."""

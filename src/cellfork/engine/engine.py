@@ -23,8 +23,8 @@ from cellfork.model.errors import (
     Unsupported,
 )
 from cellfork.model.ids import new_sandbox_id, new_snapshot_id
-from cellfork.model.specs import SandboxSpec
-from cellfork.runtimes.base import Guest, Runtime
+from cellfork.model.specs import SandboxSpec, Template
+from cellfork.runtimes.base import Guest, Runtime, Stock
 
 if TYPE_CHECKING:
     from cellfork.engine.adoption import Adoption, Past
@@ -299,6 +299,11 @@ class Engine:
             raise InvalidRequest(f"unknown isolation {str(spec.isolation)[:80]!r}; known: {known}")
         runtime = self._used[spec.isolation] = self._runtimes[spec.isolation]
         return runtime
+
+    def stock(self, template: Template, tenant: str, isolation: str) -> Stock:
+        """Tell what is started ahead for a tenant, of a template."""
+        named = with_languages(SandboxSpec(template=template)).template
+        return self._runtimes[isolation].stock(named, tenant)
 
     def _on_end(self, sandbox: Sandbox) -> None:
         self._sampler.discard(sandbox)

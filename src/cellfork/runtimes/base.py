@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from cellfork.model.errors import Missing
 from cellfork.model.events import KillReason
 from cellfork.model.network import Denial, NetworkPolicy, Traffic
-from cellfork.model.specs import SandboxSpec
+from cellfork.model.specs import SandboxSpec, Template
 from cellfork.runtimes.kept import Kept
 from cellfork.wire.frames import Frame
 
@@ -212,6 +212,14 @@ class Guest(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The sandboxes of one template that are started ahead for one tenant: how many are to wait, and how many do."""
+
+    size: int = 0
+    waiting: int = 0
+
+
 class Runtime(Protocol):
     """Starts sandboxes in one way of isolating them."""
 
@@ -230,6 +238,10 @@ class Runtime(Protocol):
         Raises :class:`~cellfork.model.errors.IsolationUnavailable` where the host lacks something,
         :class:`~cellfork.model.errors.StartupFailed` where the guest did not come up.
         """
+        ...
+
+    def stock(self, template: Template, tenant: str) -> Stock:
+        """Tell what is started ahead."""
         ...
 
     async def adopt(self, spec: SandboxSpec, record: Mapping[str, Any], first: int) -> tuple[Guest, Kept]:

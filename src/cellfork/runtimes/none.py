@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from cellfork.model.errors import Unsupported
 from cellfork.model.specs import SandboxSpec, Template
 from cellfork.runtimes import interpreter, plan
-from cellfork.runtimes.base import RuntimeReport
+from cellfork.runtimes.base import RuntimeReport, Stock
 from cellfork.runtimes.guest import Meter, ProcessGuest
 from cellfork.runtimes.keeping import Keeping
 from cellfork.runtimes.kept import Kept
@@ -98,6 +98,10 @@ class NoneRuntime:
         if spec.template.languages:
             await guest.start_ahead(spec.template.languages, wait=False)
         return guest
+
+    def stock(self, template: Template, tenant: str) -> Stock:
+        """Nothing is started ahead."""
+        return Stock()
 
     async def probe(self, *, fresh: bool = False) -> RuntimeReport:
         """Plain processes can be started everywhere."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from cellfork.model.errors import CellforkError
 from cellfork.model.specs import SandboxSpec, Template
+from cellfork.runtimes.base import Stock
 from cellfork.runtimes.guest import ProcessGuest
 from cellfork.runtimes.zygotes import Domain
 
@@ -34,7 +35,7 @@ class Pool:
 
     async def take(self, spec: SandboxSpec) -> ProcessGuest | None:
         """Return a sandbox that fits ``spec``, if there is one, and see to the next."""
-        size = self._size or (1 if spec.template.languages else 0)
+        size = self._size_of(spec.template)
         if not size or self._closed or spec.volumes or not all(name.startswith(OWN) for name in spec.envs):
             return None
         domain = Domain(spec.tenant, spec.template)
@@ -45,9 +46,10 @@ class Pool:
             shelf = self._shelves.setdefault(domain, Shelf(kind, size, self._start))
         return shelf.take() if shelf.kind == kind else None
 
-    def kept(self, template: Template) -> int:
-        """Return how many sandboxes of ``template`` wait, whoever they are for."""
-        return sum(shelf.count for domain, shelf in self._shelves.items() if domain.template == template)
+    def stock(self, domain: Domain) -> Stock:
+        """Tell how many are to wait for ``domain``, and how many do."""
+        shelf = self._shelves.get(domain)
+        return Stock(self._size_of(domain.template), 0 if shelf is None else shelf.count)
 
     async def drop(self, domain: Domain) -> None:
         """Kill what waits for ``domain``, and start nothing for it until it asks again."""
@@ -59,6 +61,9 @@ class Pool:
         """Kill what was not given out."""
         self._closed = True
         await asyncio.gather(*(self.drop(domain) for domain in [*self._shelves]))
+
+    def _size_of(self, template: Template) -> int:
+        return self._size or (1 if template.languages else 0)
 
 
 class Shelf:

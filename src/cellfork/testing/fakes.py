@@ -33,8 +33,8 @@ from cellfork.model.errors import (
 )
 from cellfork.model.events import KillReason
 from cellfork.model.languages import KNOWN
-from cellfork.model.specs import SandboxSpec
-from cellfork.runtimes.base import CloseHandler, FrameHandler, Network, RuntimeReport, Usage
+from cellfork.model.specs import SandboxSpec, Template
+from cellfork.runtimes.base import CloseHandler, FrameHandler, Network, RuntimeReport, Stock, Usage
 from cellfork.runtimes.kept import Kept, KeptKernel, KeptProcess
 from cellfork.wire.bundles import encode_bundle
 from cellfork.wire.frames import CHUNK, Frame, encode
@@ -596,6 +596,10 @@ class FakeRuntime:
             guest.record = {"number": len(self.guests)}
         self.guests.append(guest)
         return guest
+
+    def stock(self, template: Template, tenant: str) -> Stock:
+        """Nothing is started ahead."""
+        return Stock()
 
     async def adopt(self, spec: SandboxSpec, record: Mapping[str, Any], first: int) -> tuple[FakeGuest, Kept]:
         """Give a guest to another engine, if it lives."""

@@ -73,9 +73,15 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path) -> AsyncIterator[Place]:
+def pool() -> int:
+    """How many sandboxes wait; a test says otherwise by a parameter of this name."""
+    return 0
+
+
+@pytest.fixture
+async def place(tmp_path, pool) -> AsyncIterator[Place]:
     log = Recorder()
-    engine = Engine({"namespaces": NamespacesRuntime(prefork=0)})
+    engine = Engine({"namespaces": NamespacesRuntime(prefork=0, pool=pool)})
     host = tmp_path / "host"
     host.mkdir()
     host.chmod(0o777)

@@ -30,6 +30,8 @@ ROUTES = (
     ("GET", "/snapshots/x"),
     ("DELETE", "/snapshots/x"),
     ("GET", "/pools"),
+    ("GET", "/pools/x"),
+    ("POST", "/pools"),
     ("POST", "/templates"),
     ("POST", "/metrics/events"),
 )
@@ -186,8 +188,56 @@ async def test_a_pool_is_a_template(place) -> None:
     told = await place.create(image=..., entrypoint=..., resourceLimits=..., extensions={"poolRef": "also"})
     assert told["extensions"] == {"poolRef": "also"}
     assert (told["entrypoint"], place.engine.list()[0].spec.template.name) == (IDLE, "default")
-    for method, path in (("GET", "/v1/pools"), ("POST", "/v1/pools"), ("PUT", "/v1/pools/a")):
-        assert (await place.client.request(method, path)).status_code == 501
+
+
+async def test_pools_are_listed(place) -> None:
+    """Each template is one, by name and by alias; where nothing waits and nothing was asked for, all numbers say so."""
+    listed = (await place.client.get("/v1/pools")).json()["items"]
+    assert [one["name"] for one in listed] == ["default"]
+    assert listed[0]["capacitySpec"] == {"bufferMin": 0, "bufferMax": 0, "poolMin": 0, "poolMax": 1000}
+    revision = listed[0]["status"].pop("revision")
+    assert listed[0]["status"] == {"total": 0, "allocated": 0, "available": 0}
+    found = await place.client.get("/v1/pools/also")
+    assert (found.json()["name"], found.json()["status"]["revision"]) == ("default", revision)
+    unknown = await place.client.get("/v1/pools/nothing")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "KUBERNETES::POOL_NOT_FOUND")
+
+
+@pytest.mark.parametrize("path", ["POST /v1/pools", "PUT /v1/pools/default", "DELETE /v1/pools/default"])
+async def test_pools_are_changed_by_the_owner_of_the_server(place, path) -> None:
+    """A change is refused with what to do instead."""
+    method, _, target = path.partition(" ")
+    answer = await place.client.request(method, target)
+    assert (answer.status_code, answer.json()["code"]) == (501, "KUBERNETES::POOL_NOT_SUPPORTED")
+    assert "poolRef" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("pool", [1])
+async def test_a_sandbox_of_a_pool_has_waited(place, pool) -> None:
+    """The pool tells what waits and what was given out, to each key its own; what waits is given out."""
+
+    async def status(client=place.client) -> tuple[int, int, int]:
+        told = (await client.get("/v1/pools/default")).json()["status"]
+        return told["total"], told["allocated"], told["available"]
+
+    async def create() -> int:
+        told = await place.create(image=..., resourceLimits=..., extensions={"poolRef": "default"})
+        return place.engine.get(told["id"]).guest.info["pid"]
+
+    async def filled() -> None:
+        while (await status())[2] != pool:
+            await asyncio.sleep(0.01)
+
+    await create()
+    await asyncio.wait_for(filled(), 20)
+    assert await status() == (2, 1, 1)
+    shelves = place.engine.runtime_of(place.engine.list()[0].spec)._pool._shelves
+    waiting = {guest.info["pid"] for shelf in shelves.values() for guest in shelf._ready}
+    assert await create() in waiting
+    await asyncio.wait_for(filled(), 20)
+    assert await status() == (3, 2, 1)
+    other = await place.new_client(OTHER_KEY)
+    assert await status(other) == (0, 0, 0)
 
 
 async def test_the_entrypoint_runs(place) -> None:

@@ -137,7 +137,7 @@ async def _warm_starts(subject: Subject, count: int) -> AsyncIterator[float]:
         await _create_and_run(subject, template, transport)
         for _ in range(count):
             began = time.monotonic()
-            while not runtime.kept(template):
+            while not runtime.stock(template, "").waiting:
                 if time.monotonic() - began > KEPT_SECONDS:
                     raise InternalError(f"no sandbox with {subject.language} ahead came up")
                 await asyncio.sleep(PAUSE)

@@ -8,7 +8,7 @@ import msgspec
 from cellfork.dialects.base import Services
 from cellfork.dialects.images import Images
 from cellfork.dialects.keeping import new_token
-from cellfork.dialects.opensandbox import errors, network, registry, schema, translate
+from cellfork.dialects.opensandbox import errors, network, pools, registry, schema, translate
 from cellfork.dialects.opensandbox.errors import Refused, invalid
 from cellfork.dialects.opensandbox.registry import Notes
 from cellfork.dialects.opensandbox.volumes import Volumes
@@ -18,7 +18,6 @@ from cellfork.model.limits import Limits
 from cellfork.model.specs import ExecSpec, SandboxSpec, Template
 
 RENEW: Final = "access.renew.extend.seconds"
-POOL: Final = "poolRef"
 SHORTEST_RENEWAL, LONGEST_RENEWAL = 300, 86400
 LAUNCHERS: Final = frozenset(
     {"/opt/code-interpreter/code-interpreter.sh", "/opt/opensandbox/code-interpreter.sh"}
@@ -104,12 +103,12 @@ class Creation:
 
     def _source(self, body: schema.CreateSandbox, tenant: str) -> Source:
         """Return what a request names; it has to name one thing."""
-        pool = (body.extensions or {}).get(POOL)
+        pool = (body.extensions or {}).get(pools.REFERENCE)
         image = None if body.image is None else body.image.uri
         if body.snapshot_id is not None and pool is None:
             return self._snapshot(body.snapshot_id, tenant)
         if pool is not None:
-            template = self._template(pool, POOL)
+            template = self._template(pool, pools.REFERENCE)
         elif image is None:
             template = self._template(body.template_id or "", "templateId")
         else:
@@ -145,7 +144,7 @@ class Creation:
 
 
 def _refuse_what_is_not_there(body: schema.CreateSandbox) -> None:
-    pool = POOL in (body.extensions or {})
+    pool = pools.REFERENCE in (body.extensions or {})
     sources = [
         body.image is not None and not pool,
         body.snapshot_id is not None,
@@ -163,7 +162,11 @@ def _refuse_what_is_not_there(body: schema.CreateSandbox) -> None:
 
 
 def _entrypoint(body: schema.CreateSandbox, source: Source) -> tuple[str, ...]:
-    if body.entrypoint is None and source.image is not None and POOL not in (body.extensions or {}):
+    if (
+        body.entrypoint is None
+        and source.image is not None
+        and pools.REFERENCE not in (body.extensions or {})
+    ):
         raise Refused(400, errors.INVALID_ENTRYPOINT, "entrypoint is required with an image")
     if body.entrypoint is not None and not (body.entrypoint and body.entrypoint[0]):
         raise Refused(400, errors.INVALID_ENTRYPOINT, "Entrypoint must contain at least one command.")

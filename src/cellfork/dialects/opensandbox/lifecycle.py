@@ -11,7 +11,16 @@ from starlette.routing import BaseRoute, Route
 
 from cellfork.dialects.asgi import name_route, read_body, read_json, says_json, state
 from cellfork.dialects.base import Services
-from cellfork.dialects.opensandbox import creation, egress, errors, network, registry, schema, translate
+from cellfork.dialects.opensandbox import (
+    creation,
+    egress,
+    errors,
+    network,
+    pools,
+    registry,
+    schema,
+    translate,
+)
 from cellfork.dialects.opensandbox.access import ACCESS_HEADER, EGRESS_HEADER, signed
 from cellfork.dialects.opensandbox.errors import Refused, invalid
 from cellfork.dialects.opensandbox.registry import Notes, Policy
@@ -47,8 +56,8 @@ ROUTES: Final[Sequence[tuple[str, str, str]]] = (
     ("DELETE", "/snapshots/{id}", "delete_snapshot"),
     ("GET", "/sandboxes/{id}/diagnostics/{what}", "refuse_diagnostics"),
     ("POST", "/pools", "refuse_pools"),
-    ("GET", "/pools", "refuse_pools"),
-    ("GET", "/pools/{name}", "refuse_pools"),
+    ("GET", "/pools", "list_pools"),
+    ("GET", "/pools/{name}", "get_pool"),
     ("PUT", "/pools/{name}", "refuse_pools"),
     ("DELETE", "/pools/{name}", "refuse_pools"),
     ("POST", "/templates", "refuse_templates"),
@@ -60,7 +69,7 @@ ROUTES: Final[Sequence[tuple[str, str, str]]] = (
 """Method, path below ``/v1``, and the method of :class:`Lifecycle` that answers."""
 
 NO_POOLS = (
-    "pools are not managed over the API: each template of this server has its own warm sandboxes. "
+    "pools are not managed over the API: they are the templates of this server, and how many sandboxes wait is one of its settings. "
     "Name a template in extensions.poolRef, or ask the server's owner for one"
 )
 NO_DIAGNOSTICS = "The stable Diagnostics API is not implemented by this server."
@@ -261,6 +270,16 @@ class Lifecycle:
         """Delete a snapshot; what was started with it goes on."""
         await self._engine.delete_snapshot(self._find_snapshot(request, tenant).id, tenant)
         return Response(status_code=204)
+
+    # ----------------------------------------------------------------------------------------- pools
+
+    async def list_pools(self, _request: Request, tenant: str) -> Response:
+        """List the pools: the templates, each with the sandboxes that wait."""
+        return JSONResponse(pools.listed(self._services, tenant))
+
+    async def get_pool(self, request: Request, tenant: str) -> Response:
+        """Return a pool."""
+        return JSONResponse(pools.found(self._services, tenant, request.path_params["name"]))
 
     # ---------------------------------------------------------------------------- what is not served
 

@@ -25,7 +25,7 @@ from cellfork.model.errors import (
 from cellfork.model.limits import Limits
 from cellfork.model.specs import HOME, SandboxSpec, Template
 from cellfork.runtimes import interpreter, plan
-from cellfork.runtimes.base import RuntimeReport
+from cellfork.runtimes.base import RuntimeReport, Stock
 from cellfork.runtimes.guest import ProcessGuest
 from cellfork.runtimes.keeping import Keeping
 from cellfork.runtimes.kept import Kept
@@ -100,9 +100,9 @@ class NamespacesRuntime:
         """Start the spare zygotes now, not with the first sandbox."""
         self._zygotes.prepare()
 
-    def kept(self, template: Template) -> int:
-        """Return how many sandboxes of ``template`` are there ahead, whoever they are for."""
-        return self._pool.kept(template)
+    def stock(self, template: Template, tenant: str) -> Stock:
+        """Tell what the pool keeps."""
+        return self._pool.stock(Domain(tenant, template))
 
     async def start(self, spec: SandboxSpec) -> ProcessGuest:
         """Give out a sandbox that was started ahead, or fork one from the tenant's zygote."""
