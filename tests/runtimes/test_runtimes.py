@@ -12,8 +12,15 @@ import pytest
 
 from cellfork.model.errors import SandboxGone, StartupFailed
 from cellfork.model.specs import SandboxSpec, Template
+from cellfork.runtimes import guest as guests
 from cellfork.runtimes.base import RuntimeReport
+from cellfork.runtimes.namespaces.runtime import NamespacesRuntime
 from tests.runtimes.conftest import SPEC, Client
+
+
+def pids() -> list[int]:
+    """Return the processes of this machine."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
 async def test_a_sandbox_starts_runs_and_ends(runtime):
@@ -171,6 +178,25 @@ async def test_closing_kills_everything(runtime):
     pids = [guest.info["pid"], zygote.pid]
     await runtime.aclose()
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+async def test_what_was_not_ended_in_time_ends_with_the_zygote(monkeypatch):
+    """A sandbox that the kernel does not let go in time has been given back all the same when its runtime has been closed."""
+    runtime = NamespacesRuntime(pool=0, prefork=0)
+    guest = await runtime.start(SPEC)
+    release = guest._meter.release
+
+    async def release_slowly():
+        await asyncio.sleep(0.3)
+        await release()
+
+    monkeypatch.setattr(guests, "LEAVE_SECONDS", 2.0)
+    monkeypatch.setattr(guest._meter, "kill", lambda: True)
+    monkeypatch.setattr(guest._meter, "release", release_slowly)
+    os.kill(guest.info["pid"], signal.SIGSTOP)  # it cannot hear that it is to end either
+    await runtime.aclose()
+    assert guest.info["pid"] not in pids()
+    assert guest._ending is not None and guest._ending.done()
 
 
 @pytest.mark.parametrize("start", [["nice", "-n", "5"], ["chrt", "--batch", "0"], ["chrt", "--idle", "0"]])

@@ -122,11 +122,15 @@ class NoneRuntime:
 
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""
-        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
-        await self._zygotes.aclose()
+        await self._kill_all()
+        await self._zygotes.aclose()  # with a zygote ends the wait for what it has not told of in time
+        await self._kill_all()
         home, self._zygote_home = self._zygote_home, None
         if home is not None:
             await HomeMeter(home).release()
+
+    async def _kill_all(self) -> None:
+        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
 
     async def _launch(self, template: Template) -> Zygote:
         python = await asyncio.to_thread(interpreter.describe, template.interpreter)

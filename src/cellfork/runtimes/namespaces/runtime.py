@@ -347,9 +347,13 @@ class NamespacesRuntime:
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""
         await self._close_what_is_ahead()
-        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
+        await self._kill_all()
+        await self._zygotes.aclose()  # with a zygote ends what the kernel had not let go in time
+        await self._kill_all()
         self._guests.clear()
-        await self._zygotes.aclose()
+
+    async def _kill_all(self) -> None:
+        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
 
     async def _close_what_is_ahead(self) -> None:
         await self._pool.aclose()
