@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,29 @@ def test_next_start_sweeps() -> None:
     ) as other:
         assert finish(other) == "2\n"
     assert not groups_of(owner.pid)
+
+
+def test_owner_that_is_killed_while_it_looks_around() -> None:
+    """The group with which a program finds out whether it may make groups is removed by the next one, if it could not itself."""
+    code = """
+    import os, signal
+    from cellfork.runtimes.namespaces import cgroups
+    cgroups._remove = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+    cgroups.Cgroups.detect()
+    """
+    with program(code) as owner:
+        owner.wait()
+    assert groups_of(owner.pid)
+    Cgroups.detect()
+    assert not groups_of(owner.pid)
+
+
+def test_many_look_around_at_once() -> None:
+    """What each finds does not depend on the others: none takes another's group for a refusal."""
+    with ThreadPoolExecutor(8) as threads:
+        found = [*threads.map(lambda _: sorted(Cgroups.detect().hierarchies), range(64))]
+    assert found == [found[0]] * 64
+    assert found[0]
 
 
 @pytest.mark.parametrize("ahead", [NOTHING, AHEAD], ids=["nothing", "ahead"])

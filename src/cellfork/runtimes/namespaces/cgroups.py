@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import subprocess
 import time
 from collections.abc import Mapping
@@ -493,8 +494,11 @@ def _own_groups() -> dict[str, str]:
 
 
 def _can_make_groups(hierarchy: Hierarchy) -> bool:
-    """Make a group and move a process into it: v2 asks for rights on the common ancestor as well."""
-    probe = hierarchy.base / f"{PREFIX}-probe-{os.getpid()}"
+    """Make a group and move a process into it: v2 asks for rights on the common ancestor as well.
+
+    Its name tells whose it is: who is killed meanwhile leaves it to the next one's :meth:`Cgroups.sweep`.
+    """
+    probe = hierarchy.base / f"{PREFIX}-{owner_mark()}probe{secrets.token_hex(4)}"
     try:
         probe.mkdir()
     except OSError:
