@@ -14,7 +14,7 @@ import pytest
 
 USER = 54321
 SYSTEM_PYTHON = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
+CONTROLLERS = ("memory", "pids", "cpu", "cpuacct", "freezer")
 CGROUPS = Path("/sys/fs/cgroup")
 CHECKOUT = Path(__file__).parent.parent
 

@@ -100,10 +100,11 @@ async def test_a_copy_that_blocks_and_takes_the_connection(monkeypatch: pytest.M
     with original, socket.create_connection(copy.getsockname()):
         accepting = asyncio.create_task(listener.accept())
         started = time.monotonic()
+        turns = 0
         while not accepting.done():
-            before = time.monotonic()
             await asyncio.sleep(0.005)
-            assert time.monotonic() - before < 0.2
+            turns += 1
+        assert turns > 3  # a loop that waits itself takes none
         assert 0.2 < time.monotonic() - started < 5
         with pytest.raises(ProtocolViolation):
             await accepting

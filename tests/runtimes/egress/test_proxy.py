@@ -12,7 +12,6 @@ import pytest
 
 from cellfork.model.errors import StartupFailed
 from cellfork.model.network import NetworkPolicy
-from cellfork.runtimes import listening
 from cellfork.runtimes.egress import rules
 from cellfork.runtimes.egress.account import MAX_CONNECTIONS, Pace
 from cellfork.runtimes.egress.gate import Gate
@@ -31,20 +30,23 @@ from tests.runtimes.egress.support import (
     page,
 )
 
-PATIENCE = Patience(head=0.5, connect=0.5, idle=1.0, reply=0.5)
+HASTE = Patience(head=0.5, connect=0.5, idle=1.0, reply=0.5)
+"""For tests of what is given up; anything else is given the time that it takes."""
 
 
 class World:
     """A gate that listens on loopback, with a little internet behind it."""
 
     def __init__(
-        self, policy: NetworkPolicy, indexes: Indexes | None = None, patience: Patience = PATIENCE
+        self, policy: NetworkPolicy, indexes: Indexes | None = None, patience: Patience | None = None
     ) -> None:
         self.web = Server()
         self.echo = Server(echo)
         self.names = Names({"web.example": [PUBLIC], "six.example": [PUBLIC_V6], "echo.example": ["1.0.0.1"]})
         self.wire = Wire({PUBLIC: self.web, PUBLIC_V6: self.web, "1.0.0.1": self.echo})
-        self.proxy = Proxy(self.names, self.wire.connect, lambda: indexes or Indexes(), patience)
+        self.proxy = Proxy(
+            self.names, self.wire.connect, lambda: indexes or Indexes(), patience or Patience()
+        )
         self.gate = Gate(self.proxy, policy)
         listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = listener.getsockname()[1]
@@ -122,9 +124,9 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def patient() -> AsyncIterator[World]:
-    """A world in which nobody is given up for being slow."""
-    async with living(World(POLICY, patience=Patience())) as world:
+async def hasty() -> AsyncIterator[World]:
+    """A world in which whoever is slow is given up soon."""
+    async with living(World(POLICY, patience=HASTE)) as world:
         yield world
 
 
@@ -165,11 +167,11 @@ async def test_bodies_are_passed_on_whole(world):
 @pytest.mark.parametrize(
     "chunks", [b"x\r\n", b"-1\r\n", b"5\r\nhelloX\r\n", b"\r\n", b"fffffffff\r\n", b"5" * 300, b"5\nhello"]
 )
-async def test_malformed_chunks_end_the_request(world, chunks):
+async def test_malformed_chunks_end_the_request(hasty, chunks):
     """What is not clear is not passed on."""
-    head = world.head("POST http://web.example/ HTTP/1.1", "Host: web.example", "Transfer-Encoding: chunked")
-    await world.send(head + chunks + CANARY)
-    assert CANARY not in world.web.everything
+    head = hasty.head("POST http://web.example/ HTTP/1.1", "Host: web.example", "Transfer-Encoding: chunked")
+    await hasty.send(head + chunks + CANARY)
+    assert CANARY not in hasty.web.everything
 
 
 async def test_a_tunnel_carries_bytes_both_ways(world):
@@ -215,12 +217,10 @@ async def test_a_server_may_speak_first(world):
         "CONNECT [::1]:443 HTTP/1.1",
     ],
 )
-async def test_a_denial_is_quick_clear_and_remembered(world, line):
-    """403 within 100 ms, with the reason in the status line and the body; nobody was asked anything."""
+async def test_a_denial_is_clear_and_remembered(world, line):
+    """403 with the reason in the status line and the body; nobody was asked anything."""
     host = line.split(" ")[1].removeprefix("http://").rstrip("/")
-    start = time.monotonic()
     answer = await world.send(world.head(line, f"Host: {host}"))
-    assert time.monotonic() - start < 0.5  # 100 ms are asserted by the median of many, below
     assert status(answer) == 403
     assert b"by cellfork: " in answer.partition(b"\r\n")[0]
     assert world.names.asked == []
@@ -256,14 +256,19 @@ async def test_denials_take_less_than_a_tenth_of_a_second(world):
             407,
         ),
         (b"\x16\x03\x01\x00\x05hello\r\n\r\n", 400),
-        (b"\x05\x01\x00", 408),
         (b"GET / HTTP/1.1\n\n", 400),
     ],
 )
 async def test_without_the_password_nothing_happens(world, data, expected):
-    """Whoever has no password, or does not speak HTTP, is told so; SOCKS is not spoken."""
+    """Whoever has no password, or does not speak HTTP, is told so."""
     assert status(await world.send(data)) == expected
     assert world.names.asked == []
+
+
+async def test_socks_is_not_spoken(hasty):
+    """What never becomes a request is not waited for."""
+    assert status(await hasty.send(b"\x05\x01\x00")) == 408
+    assert hasty.names.asked == []
 
 
 @pytest.mark.parametrize("method", ["TRACE", "PROPFIND", "FOO", "PRI"])
@@ -321,9 +326,9 @@ async def test_a_tunnel_to_443_carries_tls(world, data):
     assert len(world.gate.denied()) == 1
 
 
-async def test_a_silent_tunnel_ends(world):
+async def test_a_silent_tunnel_ends(hasty):
     """A client that does not say what it wants is not waited for."""
-    _status, reader, writer = await world.connect("web.example:443")
+    _status, reader, writer = await hasty.connect("web.example:443")
     assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
 
@@ -374,7 +379,7 @@ async def test_slow_look_ups_of_one_sandbox_leave_room_for_others(world):
 
 @pytest.mark.parametrize("minor", [0, 1])
 async def test_a_response_in_chunks_ends_where_it_says(world, minor):
-    """The server keeps its connection open; the client gets the end all the same, and nothing that is behind it."""
+    """The server keeps its connection open until the client has got the end, and nothing that is behind it."""
 
     def respond(server, connected):
         server.note(connected.recv(65536))
@@ -385,10 +390,8 @@ async def test_a_response_in_chunks_ends_where_it_says(world, minor):
 
     with Server(respond) as chunky:
         world.wire.servers[PUBLIC] = chunky
-        start = time.monotonic()
         answer = await world.send(world.head(f"GET http://web.example/ HTTP/1.{minor}", "Host: web.example"))
         assert answer.endswith(b"5\r\nhello\r\n0\r\n\r\n")
-        assert time.monotonic() - start < 0.5
         assert chunky.everything.startswith(b"GET / HTTP/1.%d\r\n" % minor)
 
 
@@ -398,7 +401,7 @@ async def test_an_address_that_does_not_answer_is_given_up():
     async def never(_address, _port):
         await asyncio.sleep(60)
 
-    proxy = Proxy(Names({"web.example": [PUBLIC, "1.1.1.1"]}), never, patience=PATIENCE)
+    proxy = Proxy(Names({"web.example": [PUBLIC, "1.1.1.1"]}), never, patience=HASTE)
     world = World(NetworkPolicy.of(["web.example"]))
     world.gate._proxy = proxy
     start = time.monotonic()
@@ -468,9 +471,8 @@ async def test_the_budget_ends_tunnels_and_requests():
     world.echo.close()
 
 
-async def test_connections_are_bounded(patient):
+async def test_connections_are_bounded(world):
     """E17: beyond 64 the answer is 503, and those that live are not disturbed."""
-    world = patient
     held = [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(MAX_CONNECTIONS)]
     await world.has_connections(MAX_CONNECTIONS)
     assert status(await world.send(b"")) == 503
@@ -481,9 +483,9 @@ async def test_connections_are_bounded(patient):
     assert status(await world.get("http://web.example/")) == 200
 
 
-async def test_a_slow_request_is_given_up(world):
+async def test_a_slow_request_is_given_up(hasty):
     """E17: a head that trickles is answered with 408."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty.port)
     start = time.monotonic()
     for _ in range(20):
         writer.write(b"G")
@@ -748,12 +750,11 @@ def test_a_reset_is_no_trouble():
     asyncio.run(run())
 
 
-async def test_a_sandbox_that_makes_the_host_wait_has_no_network_any_more(monkeypatch: pytest.MonkeyPatch):
+async def test_a_sandbox_that_makes_the_host_wait_has_no_network_any_more():
     """A copy of the listening socket that blocks, and takes the connection first, holds up a thread and not the proxy.
 
     What the sandbox had open ends, and it is told why among its refusals; another sandbox is served meanwhile.
     """
-    monkeypatch.setattr(listening, "ACCEPT_SECONDS", 0.3)
     policy = NetworkPolicy.of(["web.example", "echo.example:7"])
     hostile, other = World(policy), World(policy)
     _status, reader, writer = await hostile.connect("echo.example:7")
@@ -773,11 +774,11 @@ async def test_a_sandbox_that_makes_the_host_wait_has_no_network_any_more(monkey
 
     hostile.gate._listener._socket = Stolen()  # type: ignore[assignment]
     with socket.create_connection(("127.0.0.1", hostile.port)):
+        ended = asyncio.create_task(reader.read())
         for _ in range(5):
-            started = time.monotonic()
             assert status(await other.get("http://web.example/")) == 200
-            assert time.monotonic() - started < 0.25
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert not ended.done()  # the answers came before the thread was let go
+        assert await asyncio.wait_for(ended, 20) == b""
     writer.close()
     assert hostile.reasons() == ["the guest keeps a listening socket waiting that it handed over"]
     with pytest.raises(ConnectionRefusedError):
