@@ -3,7 +3,7 @@
 python scripts/opensandbox_openapi.py            write the file, and the table of routes into docs/dialects/opensandbox.md
 python scripts/opensandbox_openapi.py --check    fail when they are not what would be written
 
-What is always refused with 501 (changes of pools, templates, diagnostics) is in the table and not in the specification.
+What is always refused (changes of pools, templates, diagnostics) is in the table and not in the specification.
 """
 
 import json
@@ -116,7 +116,7 @@ def table() -> str:
     """Return the routes as a Markdown table."""
     lines = ["| route | |", "| --- | --- |"]
     for method, path, name in ROUTES:
-        note = "refused with 501, with what to do instead" if name.startswith("refuse_") else "served"
+        note = "refused, with what to do instead" if name.startswith("refuse_") else "served"
         lines.append(f"| `{method} /v1{path}` | {note} |")
     return "\n".join(lines) + "\n"
 

@@ -74,11 +74,13 @@ def test_ten_gigabytes_of_output(sandbox: Sandbox) -> None:
 
 def test_one_endless_line(sandbox: Sandbox) -> None:
     """A line of a gigabyte is no different from many short ones: bounded, counted, and no buffer grows with it."""
-    code = "import os\nblock = b'x' * 2**20\nfor _ in range(1024): os.write(1, block)\nos.write(1, b'\\n')"
+    code = "import os\nblock = b'x' * 2**20\nsent = sum(os.write(1, block) for _ in range(1024))\nos.write(1, b'\\n')\nsent"
     with within(60), host_memory_within(3 * CAP):
         execution = sandbox.run_code(code, timeout=60)
     assert execution.status == "ok", execution
-    assert execution.accounting.output_bytes == 1024 * MiB + 1
+    sent = int(execution.text or 0)  # a write may be cut short by a signal, as for the freezer of a host
+    assert sent > 1000 * MiB
+    assert execution.accounting.output_bytes == sent + 1
     assert CAP <= kept(stdout(execution)) <= CAP + 256 * 1024
     assert_usable(sandbox)
 

@@ -208,7 +208,8 @@ async def test_pools_are_changed_by_the_owner_of_the_server(place, path) -> None
     """A change is refused with what to do instead."""
     method, _, target = path.partition(" ")
     answer = await place.client.request(method, target)
-    assert (answer.status_code, answer.json()["code"]) == (501, "KUBERNETES::POOL_NOT_SUPPORTED")
+    assert (answer.status_code, answer.json()["code"]) == (405, "KUBERNETES::POOL_NOT_SUPPORTED")
+    assert answer.headers["allow"] == "GET, HEAD"
     assert "poolRef" in answer.json()["message"]
 
 
@@ -466,7 +467,9 @@ async def test_what_is_not_served_says_so(place) -> None:
     ):
         assert (await place.client.get(path)).status_code == 501
     assert (await place.client.get("/v1/nothing")).json()["code"] == "NOT_FOUND"
-    assert (await place.client.put("/v1/sandboxes")).status_code == 405
+    wrong = await place.client.put("/v1/sandboxes")
+    assert wrong.status_code == 405
+    assert {*wrong.headers["allow"].split(", ")} == {"GET", "HEAD", "POST"}
     event = {"eventType": "sandbox.create", "createDurationMs": 1, "success": True}
     assert (await place.client.post("/v1/metrics/events", json=event)).status_code == 204
 

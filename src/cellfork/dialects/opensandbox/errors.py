@@ -99,4 +99,5 @@ def read(error: Exception) -> tuple[int, dict[str, str]]:
 async def answer(_request: Request, error: Exception) -> JSONResponse:
     """Handle an error of the lifecycle API."""
     status, body = read(error)
-    return JSONResponse(body, status)
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return JSONResponse(body, status, headers)

@@ -31,6 +31,7 @@ from cellfork.model.limits import MiB
 T = TypeVar("T")
 Handler = Callable[[Request, str], Awaitable[Response]]
 """A handler of a request whose key belongs to a tenant."""
+Endpoint = Callable[[Request], Awaitable[Response]]
 KEY_HEADER: Final = "OPEN-SANDBOX-API-KEY"
 EGRESS_PORT: Final = 18080
 BODY: Final = 1 * MiB
@@ -94,9 +95,12 @@ class Lifecycle:
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the routes, each with its check of the key, with and without the version."""
+        handlers: dict[str, dict[str, Endpoint]] = {}
+        for method, path, name in ROUTES:
+            handlers.setdefault(path, {})[method] = self._guarded(path, getattr(self, name))
         return [
-            Route(f"{version}{path}", self._guarded(path, getattr(self, name)), methods=[method])
-            for method, path, name in ROUTES
+            Route(f"{version}{path}", _by_method(found), methods=[*found])
+            for path, found in handlers.items()
             for version in ("/v1", "")
         ]
 
@@ -284,8 +288,8 @@ class Lifecycle:
     # ---------------------------------------------------------------------------- what is not served
 
     async def refuse_pools(self, _request: Request, _tenant: str) -> Response:
-        """Say that pools are not managed here."""
-        raise Refused(501, errors.NO_POOLS, NO_POOLS)
+        """Say that pools are not changed here."""
+        return JSONResponse({"code": errors.NO_POOLS, "message": NO_POOLS}, 405, {"Allow": "GET, HEAD"})
 
     async def refuse_templates(self, _request: Request, _tenant: str) -> Response:
         """Say that templates are not built here."""
@@ -303,7 +307,7 @@ class Lifecycle:
 
     # --------------------------------------------------------------------------------------- details
 
-    def _guarded(self, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(self, path: str, handler: Handler) -> Endpoint:
         @wraps(handler)
         async def guarded(request: Request) -> Response:
             name_route(request.scope, "opensandbox", f"/v1{path}")
@@ -339,6 +343,15 @@ class Lifecycle:
 
     def _now(self) -> float:
         return self._engine.settings.clock.time_ns() / 1e9
+
+
+def _by_method(handlers: Mapping[str, Endpoint]) -> Endpoint:
+    """One route for each path: so a method that it does not take is told with all that it takes."""
+
+    async def handle(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return handle
 
 
 def _port(text: str) -> int:
