@@ -7,7 +7,7 @@ SHELL := /bin/sh
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --retries 10 --timeout 60
 REPORT := build/report
 PYTEST_ARGS ?= -n 2 --dist worksteal
 BENCH_ARGS ?= --against jupyter

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 BUILD = Path(__file__).resolve().parents[2] / "build/parity"
+PATIENCE = ("--retries", "10", "--timeout", "60")
+"""A registry may be slow for a moment; that is no finding."""
 
 
 def python_environment(name: str, packages: Sequence[str], *, again: bool = False) -> Path:
@@ -51,12 +53,12 @@ def _made(
 
 def _install_python(place: Path, packages: Sequence[str]) -> None:
     venv.create(place, with_pip=True)
-    pip = [str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = [str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check", *PATIENCE]
     subprocess.run([*pip, "install", *packages], check=True)
 
 
 def _install_javascript(place: Path, packages: Sequence[str]) -> None:
     place.mkdir(parents=True)
     (place / "package.json").write_text('{"private": true}\n')
-    options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+    options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=6"]
     subprocess.run(["npm", "install", *options, *packages], cwd=place, check=True)
