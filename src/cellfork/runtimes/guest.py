@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cellfork.model.errors import (
@@ -364,3 +364,8 @@ class ProcessGuest:
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()
+
+
+async def kill_all(guests: Iterable[ProcessGuest]) -> None:
+    """Kill the sandboxes of a runtime that closes; each as :meth:`ProcessGuest.kill`."""
+    await asyncio.gather(*(guest.kill("owner") for guest in [*guests]))

@@ -16,7 +16,7 @@ from cellfork.model.errors import Unsupported
 from cellfork.model.specs import SandboxSpec, Template
 from cellfork.runtimes import interpreter, plan
 from cellfork.runtimes.base import RuntimeReport, Stock
-from cellfork.runtimes.guest import Meter, ProcessGuest
+from cellfork.runtimes.guest import Meter, ProcessGuest, kill_all
 from cellfork.runtimes.keeping import Keeping
 from cellfork.runtimes.kept import Kept
 from cellfork.runtimes.zygote import Launch, Zygote
@@ -122,15 +122,12 @@ class NoneRuntime:
 
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""
-        await self._kill_all()
+        await kill_all(self._guests)
         await self._zygotes.aclose()  # with a zygote ends the wait for what it has not told of in time
-        await self._kill_all()
+        await kill_all(self._guests)
         home, self._zygote_home = self._zygote_home, None
         if home is not None:
             await HomeMeter(home).release()
-
-    async def _kill_all(self) -> None:
-        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
 
     async def _launch(self, template: Template) -> Zygote:
         python = await asyncio.to_thread(interpreter.describe, template.interpreter)

@@ -26,7 +26,7 @@ from cellfork.model.limits import Limits
 from cellfork.model.specs import HOME, SandboxSpec, Template
 from cellfork.runtimes import interpreter, plan
 from cellfork.runtimes.base import RuntimeReport, Stock
-from cellfork.runtimes.guest import ProcessGuest
+from cellfork.runtimes.guest import ProcessGuest, kill_all
 from cellfork.runtimes.keeping import Keeping
 from cellfork.runtimes.kept import Kept
 from cellfork.runtimes.namespaces import layout, proofs, seccomp, selftest, volumes
@@ -347,13 +347,10 @@ class NamespacesRuntime:
     async def aclose(self) -> None:
         """Kill every sandbox and zygote."""
         await self._close_what_is_ahead()
-        await self._kill_all()
+        await kill_all(self._guests)
         await self._zygotes.aclose()  # with a zygote ends what the kernel had not let go in time
-        await self._kill_all()
+        await kill_all(self._guests)
         self._guests.clear()
-
-    async def _kill_all(self) -> None:
-        await asyncio.gather(*(guest.kill("owner") for guest in [*self._guests]))
 
     async def _close_what_is_ahead(self) -> None:
         await self._pool.aclose()
