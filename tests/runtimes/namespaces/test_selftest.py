@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cellfork.model.errors import IsolationUnavailable, StartupFailed
+from cellfork.model.errors import IsolationUnavailable, SandboxGone, StartupFailed
 from cellfork.model.limits import Limits, MiB
 from cellfork.model.specs import SandboxSpec, Template
 from cellfork.runtimes import plan
@@ -58,15 +58,18 @@ async def found_by(
     part: Any, zygote: Any, limits: Limits, host: NamespacesRuntime, **not_enforced: Any
 ) -> dict[str, bool]:
     """What ``part`` finds where the limits ``not_enforced`` are accepted, and others are set in their place."""
-    cgroups = Cgroups.detect()
 
     async def start(asked: Limits) -> selftest.Subject:
-        fork = make_fork(zygote, cgroups)
-        spec = SandboxSpec(template=Template("self-test"), limits=replace(asked, **not_enforced))
-        await host._become(fork, cgroups, spec)
-        return await selftest.Subject.of(fork)
+        return await subject_of(zygote, host, replace(asked, **not_enforced))
 
     return {check.name: check.holds for check in await part(start, limits)}
+
+
+async def subject_of(zygote: Any, host: NamespacesRuntime, limits: Limits) -> selftest.Subject:
+    cgroups = Cgroups.detect()
+    fork = make_fork(zygote, cgroups)
+    await host._become(fork, cgroups, SandboxSpec(template=Template("self-test"), limits=limits))
+    return await selftest.Subject.of(fork)
 
 
 PARTS = {
@@ -127,6 +130,20 @@ async def test_an_end_that_leaves_somebody_is_found_out(zygote, host, monkeypatc
     monkeypatch.setattr(selftest, "_open_processes", lambda subject: [*original(subject), os.dup(stayer)])
     assert await found_by(selftest.hit_end, zygote, selftest.LIMITS, host) == {"wall time: the end": False}
     os.close(stayer)
+
+
+async def test_who_is_gone_is_not_waited_for(zygote, host):
+    """Where the kernel under test ended, every later question has no answer at once; so where its sandbox did."""
+    subject = await subject_of(zygote, host, selftest.LIMITS)
+    async with asyncio.timeout(30):
+        assert await subject.ask("os._exit", 3) is None
+        assert await subject.ask("locked_memory") is None
+        subject.new_context()
+        assert await subject.ask("locked_memory") is not None
+        await subject.guest.kill()
+        assert await subject.ask("locked_memory") is None
+        with pytest.raises(SandboxGone):
+            subject.new_context()
 
 
 @pytest.mark.parametrize("answer", [None, [], ["ENOSPC"], [1, 2], ["ENOSPC", "many"], {"a": 1}])

@@ -164,7 +164,8 @@ class Subject:
         self._executions = 0
         self._output = bytearray()
         self._ended: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        fork.guest.attach(self._on_frame, lambda _reason, _message: self._end({"op": "closed"}))
+        self._gone: dict[str, Any] | None = None
+        fork.guest.attach(self._on_frame, lambda _reason, _message: self._end_for_good({"op": "closed"}))
 
     @classmethod
     async def of(cls, fork: Fork) -> "Subject":
@@ -175,6 +176,7 @@ class Subject:
 
     def new_context(self) -> None:
         """Have code run by a new kernel from now on."""
+        self._gone = None
         self._channel += 1
         self.guest.send(
             {"op": "context.start", "id": self._channel, "context": self._channel, "language": "python",
@@ -204,6 +206,9 @@ class Subject:
         self._executions += 1
         self._output.clear()
         self._ended = asyncio.get_running_loop().create_future()
+        if self._gone:  # nobody is left who could answer
+            self._end(self._gone)
+            return
         call = f"hits.{function}({', '.join(map(repr, arguments))})"
         code = f"import json\nfrom cellfork.guest import hits\nprint(json.dumps({call}))"
         header = {
@@ -221,8 +226,14 @@ class Subject:
             return
         if header["op"] == "stdout" and len(self._output) <= 64 * KiB:
             self._output += frame.body
-        elif header["op"] in {"done", "kernel_exit"}:
+        elif header["op"] == "done":
             self._end(header)
+        elif header["op"] == "kernel_exit":
+            self._end_for_good(header)
+
+    def _end_for_good(self, how: dict[str, Any]) -> None:
+        self._gone = how
+        self._end(how)
 
     def _end(self, how: dict[str, Any]) -> None:
         if not self._ended.done():
