@@ -88,8 +88,9 @@ class Shell:
         self._missed = False
         self._pid = 0
         self._numbers = Numbers.below(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._cell = self._values = self._answers = self._lines = self._process = self._nudge = -1
+        self._cell = self._values = self._answers = self._lines = self._process = -1
         self._unread = b""
+        self._wakeup: driven.Wakeup
         self._token = ""
         self._last = self._asked = self._looks = 0
         self._running = self._begun = self._interrupted = False
@@ -97,7 +98,7 @@ class Shell:
 
     def start(self) -> None:
         """Start the shell, with the directory and the variables of this process."""
-        self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wakeup = driven.Wakeup()
         self._cell = os.memfd_create("cell", os.MFD_CLOEXEC)
         self._values = os.memfd_create("values", os.MFD_CLOEXEC)
         self._answers, answers_end = os.pipe2(os.O_CLOEXEC)
@@ -157,7 +158,6 @@ class Shell:
             return  # its end is seen elsewhere
         self._asked += 1
         self._looks = LOOKS
-        os.eventfd_write(self._nudge, 1)
         self._tell(script.end(self._token, self._asked, self._numbers))
 
     def _begin(self, code: bytes, envs: Mapping[str, str]) -> None:
@@ -210,7 +210,7 @@ class Shell:
     def _next_answer(self, connection: socket.socket) -> bytes | None:
         """Return what the shell says next, ``None`` where it has ended (a child of it may hold its pipe open)."""
         poll = select.poll()
-        for fd in (self._answers, self._process, self._nudge):
+        for fd in (self._answers, self._process, self._wakeup.fileno()):
             poll.register(fd, select.POLLIN)
         poll.register(connection, select.POLLRDHUP)
         while b"\n" not in self._unread:
@@ -220,9 +220,9 @@ class Shell:
             if not ready:
                 self._look_again()
                 continue
-            if self._nudge in ready:
-                os.eventfd_read(self._nudge)  # an interrupt came while it waited without a bound
-                continue
+            if self._wakeup.fileno() in ready:
+                self._wakeup.clear()
+                continue  # where that was an interrupt, it no longer waits without a bound
             data = os.read(self._answers, LONGEST_ANSWER) if self._answers in ready else b""
             if not data:
                 return None

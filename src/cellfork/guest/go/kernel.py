@@ -52,12 +52,14 @@ class Driver:
         self._pid = 0
         self._requests = self._answers = self._process = -1
         self._unread = bytearray()
+        self._wakeup: driven.Wakeup
         self._token = ""
         self._running = self._begun = self._interrupted = self._missed = False
         self._code = 0
 
     def start(self) -> None:
         """Start the driver, with the directory and the variables of this process."""
+        self._wakeup = driven.Wakeup()
         requests_end, self._requests = os.pipe2(os.O_CLOEXEC)
         self._answers, answers_end = os.pipe2(os.O_CLOEXEC)
         self._pid = _start(driver() or DRIVER, requests_end, answers_end)
@@ -138,14 +140,16 @@ class Driver:
     def _next_answer(self, connection: socket.socket) -> dict[str, Any] | None:
         """Return what the driver says next, ``None`` where it has ended or talks nonsense."""
         poll = select.poll()
-        for fd in (self._answers, self._process):
+        for fd in (self._answers, self._process, self._wakeup.fileno()):
             poll.register(fd, select.POLLIN)
         poll.register(connection, select.POLLRDHUP)
         while (line := self._line()) is None:
             ready = {fd for fd, _ in poll.poll()}
             if connection.fileno() in ready:
                 os._exit(1)  # init is gone, and nobody would ever read what this process does
-            if self._answers not in ready or not self._read():
+            if self._wakeup.fileno() in ready:
+                self._wakeup.clear()
+            elif self._answers not in ready or not self._read():
                 return None
         try:
             answer = json.loads(line)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellfork.guest import linux
+from cellfork.guest.driven import Wakeup
 from cellfork.guest.jupyter import variables
 from cellfork.guest.jupyter.adjustments import EXPLICIT, adjusted
 from cellfork.guest.jupyter.execution import Execution
@@ -103,7 +104,7 @@ class Bridge:
         self._execution: Execution | None = None
         self._quiet: deque[str] = deque(maxlen=8)
         self._value: Message | None = None
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wakeup = Wakeup()
         self._signalled = False
         self._sent = self._arrived = 0
         self._died = 0.0
@@ -199,13 +200,13 @@ class Bridge:
         sockets, inbox, process = self._kernel.sockets, self._inbox.connection.fileno(), self._process
         for channel in INTERNAL:
             poller.register(sockets[channel], zmq.POLLIN)
-        for fd in (process.death, inbox, self._wake, *process.pipes):
+        for fd in (process.death, inbox, self._wakeup.fileno(), *process.pipes):
             poller.register(fd, zmq.POLLIN)
         ready = dict(poller.poll(None if seconds is None else max(0, int(seconds * 1000 + 0.5))))
         found = [channel for channel in INTERNAL if sockets[channel] in ready]
         self._written = any(fd in ready for fd in process.pipes)
-        if self._wake in ready:
-            os.eventfd_read(self._wake)
+        if self._wakeup.fileno() in ready:
+            self._wakeup.clear()
         if inbox in ready and not self._inbox.read():
             self._leave()
         return found or (self._last_messages() if process.death in ready else [])
@@ -457,9 +458,8 @@ class Bridge:
                 self._kernel.send("stdin", "input_reply", {"value": value})
 
     def _on_interrupt(self, _number: int, _frame: Any) -> None:
-        """Be the handler of SIGINT: wake the poll, which knows whether there is anything to interrupt."""
+        """Be the handler of SIGINT, after which the poll wakes, which knows whether there is anything to interrupt."""
         self._signalled = True
-        os.eventfd_write(self._wake, 1)
 
     def _press(self, execution: Execution) -> None:
         """Interrupt the kernel; end one that cannot be interrupted in what it does."""
