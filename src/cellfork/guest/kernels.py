@@ -23,6 +23,7 @@ from cellfork.guest.marks import Mark, Sweep
 from cellfork.guest.outputs import OutputPipe, Piece, TextFlow
 from cellfork.guest.python import kernel as python_kernel
 from cellfork.guest.python.streams import NONCE_SIZE
+from cellfork.guest.python.transport import POKE
 from cellfork.model.errors import ProtocolViolation
 from cellfork.wire.frames import MAX_BODY, MAX_HEADER, PREFIX, Frame, decode_header, encode
 from cellfork.wire.messages import check_from_guest
@@ -34,6 +35,8 @@ READ_SIZE = 256 * 1024
 MAX_TURNS = 64
 AMID_LINE = 0.004
 """Seconds that the beginning of a line waits for its end: ``print`` writes text and newline one after the other."""
+POKES = (0.02, 0.2)
+"""Seconds after an interrupt at which a wait is ended that began before the interrupt was heard of."""
 WARM_UP = "warm-up"
 """The execution that a kernel runs before it belongs to anybody."""
 MAX_PROBLEM = 4000
@@ -201,7 +204,21 @@ class Kernel:
         """Send SIGINT to the kernel's process group, if it runs code."""
         if self.alive and self._execution is not None:
             self._interrupted = self._execution
-            self._signal(signal.SIGINT)
+            self._send_interrupt()
+
+    def _send_interrupt(self) -> None:
+        self._signal(signal.SIGINT)
+        for seconds in POKES:
+            self._loop.later(seconds, partial(self._poke, self._execution))
+
+    def _poke(self, execution: str | None) -> None:
+        """End a wait of the interpreter that began before it heard of the interrupt; to one that has heard it is nothing.
+
+        Python runs a handler between two of its instructions; of a signal that comes after the last one before a
+        system call it hears when that ends, unless another signal ends it.
+        """
+        if self.alive and self._execution == execution:
+            os.kill(self.pid, POKE)
 
     def terminate(self, number: int) -> None:
         """Send a signal to the kernel and its process group; its end follows as :meth:`exited`."""
@@ -324,7 +341,7 @@ class Kernel:
                 self._interrupted is not None
                 and self._interrupted == header.get("execution") == self._execution
             ):
-                self._signal(signal.SIGINT)
+                self._send_interrupt()
             return
         if self._execution is None or header.get("execution") != self._execution:
             return

@@ -62,6 +62,43 @@ def test_an_early_interrupt_is_not_lost(session: Session):
         assert ran.end["status"] == "interrupted", i
 
 
+LATE = """
+import signal, threading, time
+threading.Thread(target=time.sleep, args=(1,)).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+print('go')
+"""
+"""From here on SIGINT goes to the other thread.  This one hears of it between two instructions only, as it always does
+where a signal comes after the last one before a system call."""
+
+
+@pytest.mark.parametrize(
+    "wait", ["time.sleep(30)", "threading.Event().wait(30)", "import os; os.read(os.pipe()[0], 1)"]
+)
+def test_an_interrupt_just_before_a_wait_is_not_lost(session: Session, wait: str):
+    """A system call that began before the interpreter heard of the interrupt ends, once; nothing later does."""
+    code = f"{LATE}try:\n    {wait}\nexcept KeyboardInterrupt:\n    began = time.monotonic()\n    time.sleep(0.4)"
+    session.send(f"{code}\ntime.monotonic() - began >= 0.4")
+    session.wait_for_text("go\n")
+    time.sleep(0.1)
+    session.interrupt()
+    started = time.monotonic()
+    ran = session.collect()
+    assert time.monotonic() - started < 10
+    assert (ran.end["status"], ran.text) == ("ok", "True")
+
+
+def test_whoever_handles_the_interrupt_does_so_once(session: Session):
+    """A handler of the code's own is called once for each interrupt."""
+    session.send(
+        "import signal, time\ncame = []\nsignal.signal(signal.SIGINT, lambda *_: came.append(1))\nprint('go')\n"
+        "began = time.monotonic()\nwhile time.monotonic() < began + 0.6: pass\ncame"
+    )
+    session.wait_for_text("go\n")
+    session.interrupt()
+    assert session.collect().text == "[1]"
+
+
 def test_a_storm_of_interrupts(session: Session):
     """Interrupts at any moment, many in a row, never kill the kernel or break its frames."""
     for i in range(60):

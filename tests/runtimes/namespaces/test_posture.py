@@ -162,7 +162,7 @@ def kernel(**changes: Any) -> Reading:
     }  # fmt: skip
     known: dict[str, Any] = {
         "pid": 101,
-        "threads": (status(2, "0000000000000002"),),
+        "threads": (status(2, "0000000000400002"),),
         "children": (),
         "limits": limits_file(LIMITS | MARK),
         "oom_score_adj": b"500\n",
@@ -469,7 +469,7 @@ def test_what_is_a_sandboxs_own_does_not_matter():
     links = {0: "/dev/null", 1: "pipe:[20]", 2: "pipe:[21]", 5: "socket:[1]", 6: "pipe:[20]", 7: "pipe:[21]"}
     two = kernel(
         pid=901,
-        threads=(status(2, "0000000100000002", other + 1000),),
+        threads=(status(2, "0000000100400002", other + 1000),),
         owner=other + 1000,
         descriptors=links,
         **changes,

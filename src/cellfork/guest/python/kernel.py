@@ -21,7 +21,7 @@ from cellfork.guest.python.image import Image, make_pristine, prepare
 from cellfork.guest.python.questions import Questions
 from cellfork.guest.python.saved import display_saved_images
 from cellfork.guest.python.streams import flush_replaced
-from cellfork.guest.python.transport import Inbox
+from cellfork.guest.python.transport import Inbox, be_pokeable
 from cellfork.wire.frames import Frame, encode
 
 __all__ = ["Image", "prepare", "reseed", "run"]
@@ -74,6 +74,7 @@ class Kernel:
         self, image: Image, connection: socket.socket, nonce: bytes, marker_fds: tuple[int, int]
     ) -> None:
         image.interrupts.install()
+        be_pokeable()
         image.outlet.connect(marker_fds, nonce)
         image.reporter.connect(connection, image.fflush)
         sys.stdout, sys.stderr = image.stdout, image.stderr

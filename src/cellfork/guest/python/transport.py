@@ -18,11 +18,18 @@ MAX_HELD = 64
 MAX_HELD_BYTES = 8 * 1024 * 1024
 READ_SIZE = 256 * 1024
 
+POKE = signal.SIGURG
+"""Ends a system call, so that Python runs the handlers that wait: who does not handle it does not notice it."""
 Message = tuple[dict[str, Any], bytes]
 """Header and body of a frame to be sent."""
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 """Kept from the start: code may replace what is in ``json``."""
+
+
+def be_pokeable() -> None:
+    """Let a poke end a system call, and do nothing else."""
+    signal.signal(POKE, lambda _number, _frame: None)
 
 
 class Interrupts:

@@ -192,7 +192,7 @@ def _kernel(host: Host) -> dict[str, Any]:
     return {
         "kernel: NSpid": "2",
         "kernel: NSsid": "2",
-        "kernel: SigCgt": _signals(2),
+        "kernel: SigCgt": _signals(2, 23),  # SIGINT, and SIGURG, which ends a system call
         "kernel: oom_score_adj": score,
         "kernel: files of its own belong to": str(USER_ID),
         "kernel: descriptors": sorted(KERNEL_DESCRIPTORS),
