@@ -35,6 +35,8 @@ READ_SIZE = 256 * 1024
 MAX_TURNS = 64
 AMID_LINE = 0.004
 """Seconds that the beginning of a line waits for its end: ``print`` writes text and newline one after the other."""
+AGAIN = 0.005
+"""Seconds after which an interrupt comes again that the kernel says it missed: it has to leave the place it says so at."""
 POKES = (0.02, 0.2)
 """Seconds after an interrupt at which a wait is ended that began before the interrupt was heard of."""
 WARM_UP = "warm-up"
@@ -211,6 +213,11 @@ class Kernel:
         for seconds in POKES:
             self._loop.later(seconds, partial(self._poke, self._execution))
 
+    def _interrupt_again(self, execution: object) -> None:
+        """Send the interrupt once more that ``execution`` missed, if that was interrupted and still runs."""
+        if self.alive and self._interrupted is not None and self._interrupted == execution == self._execution:
+            self._send_interrupt()
+
     def _poke(self, execution: str | None) -> None:
         """End a wait of the interpreter that began before it heard of the interrupt; to one that has heard it is nothing.
 
@@ -337,11 +344,7 @@ class Kernel:
         self._pass_text(epoch)
         op = header["op"]
         if op == "missed":
-            if (
-                self._interrupted is not None
-                and self._interrupted == header.get("execution") == self._execution
-            ):
-                self._send_interrupt()
+            self._loop.later(AGAIN, partial(self._interrupt_again, header.get("execution")))
             return
         if self._execution is None or header.get("execution") != self._execution:
             return

@@ -62,6 +62,43 @@ def test_an_early_interrupt_is_not_lost(session: Session):
         assert ran.end["status"] == "interrupted", i
 
 
+@pytest.mark.parametrize("event", ["pre_execute", "pre_run_cell"])
+def test_an_interrupt_before_the_code_begins_is_not_lost(session: Session, event: str):
+    """What IPython calls before a cell is interrupted in its stead: the cell does not run, the kernel lives."""
+    code = """
+import os, signal
+events = get_ipython().events
+def hook(*info):
+    events.unregister(EVENT, hook)
+    os.kill(os.getpid(), signal.SIGINT)
+events.register(EVENT, hook)
+"""
+    session.run(f"EVENT = {event!r}" + code).ok()
+    ran = session.run("ran = True")
+    assert (ran.end["status"], ran.error["name"]) == ("interrupted", "KeyboardInterrupt")
+    assert session.run("'ran' in globals()").ok().text == "False"
+
+
+def test_an_interrupt_amid_a_finalizer_is_not_lost(session: Session):
+    """Nothing is raised out of ``__del__``: the interrupt comes again, and ends what the cell does next."""
+    session.send(
+        "import time\nclass Slow:\n    def __del__(self):\n        print('go')\n        time.sleep(30)\n"
+        "slow = Slow()\ndel slow\nprint('after')\ntime.sleep(30)"
+    )
+    session.wait_for_text("go\n")
+    session.interrupt()
+    ran = session.collect()
+    assert (ran.end["status"], ran.stderr) == ("interrupted", "")
+
+
+def test_what_else_cannot_be_raised_is_told(session: Session):
+    """Other exceptions in finalizers, and those that nobody asked for, are written to stderr, as Python does it."""
+    code = "class Bad:\n    def __del__(self):\n        raise {}\nbad = Bad()\ndel bad\n'on'"
+    for name in ("ValueError", "KeyboardInterrupt"):
+        assert session.run(code.format(name)).ok().text == "'on'"
+    assert "ValueError" in session.run(code.format("ValueError")).stderr
+
+
 LATE = """
 import signal, threading, time
 threading.Thread(target=time.sleep, args=(1,)).start()

@@ -87,6 +87,8 @@ class Kernel:
         self._cells = Cells(image.shell, connection)
         self._questions = Questions(image.reporter, self._inbox, image.interrupts)
         self._questions.install()
+        self._tell_unraisable = sys.unraisablehook
+        sys.unraisablehook = self._on_unraisable
 
     def serve(self) -> int:
         """Run what init sends, whatever signal handlers of the user's raise; return the exit code of the process."""
@@ -121,6 +123,13 @@ class Kernel:
                     return 0  # a process that the user's code forked, and that came back from its cell
                 if self._shell.exit_now:
                     return self._leave()
+
+    def _on_unraisable(self, unraisable: Any) -> None:
+        """Ask for an interrupt once more that came amid a finalizer or a callback, out of which nothing is raised."""
+        if self._interrupts.running and unraisable.exc_type is KeyboardInterrupt:
+            self._reporter.missed()
+        else:
+            self._tell_unraisable(unraisable)
 
     @staticmethod
     def _configure(cwd: str | None, envs: Mapping[str, str]) -> None:

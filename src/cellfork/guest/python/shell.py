@@ -17,6 +17,7 @@ from IPython.core import page
 from IPython.core.application import ProfileDir
 from IPython.core.autocall import ZMQExitAutocall
 from IPython.core.error import UsageError
+from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell, InteractiveShellABC
 from IPython.utils.text import LSString, SList
 from traitlets import Instance, Type, default, observe
@@ -48,6 +49,7 @@ MODULE_ATTRIBUTES: dict[str, Any] = {
     "__builtin__": builtins,
     "__builtins__": builtins,
 }
+BEFORE_CODE = frozenset({"pre_execute", "pre_run_cell"})
 MAX_FRAMES = 3000
 """IPython formats tracebacks of so many frames; it would take minutes for a million."""
 MAX_SHOWN_FRAMES = 50
@@ -78,6 +80,19 @@ _SPECIAL = re.compile(r"[%!?\f]|\A\s|^[ \t]*(?:[,;/]|>>>|\.\.\.|In *\[)", re.MUL
 """What IPython's static input transformations act on."""
 
 
+class KernelEvents(EventManager):  # type: ignore[misc]
+    """IPython's events, except that an interrupt of what is called before a cell ends the cell: IPython only prints it."""
+
+    def trigger(self, event: str, *args: Any, **kwargs: Any) -> None:
+        """Call what is registered for ``event``.  Raises ``KeyboardInterrupt`` before the code has begun."""
+        interrupts = self.shell.reporter.interrupts
+        fired, interrupts.fired = interrupts.fired, False
+        super().trigger(event, *args, **kwargs)
+        if interrupts.fired and event in BEFORE_CODE:
+            raise KeyboardInterrupt
+        interrupts.fired = interrupts.fired or fired
+
+
 class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     """An ``InteractiveShell`` whose displays and errors go to a :class:`Reporter`.
 
@@ -89,6 +104,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     exiter = Instance(ZMQExitAutocall)
 
     reporter: Reporter
+    events: EventManager
     keepkernel_on_exit: bool | None = None
     own_transforms: int
     """Number of IPython's own input transformations; the user may add some."""
@@ -120,6 +136,13 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
         manager = self.input_transformer_manager
         self.own_transforms = _count_transforms(manager)
         self.own_callbacks = sum(map(len, self.events.callbacks.values()))
+
+    def init_events(self) -> None:
+        """Use the kernel's."""
+        super().init_events()
+        events = KernelEvents(self, available_events)
+        events.callbacks = self.events.callbacks
+        self.events = events
 
     def init_display_formatter(self) -> None:
         """Use the kernel's."""
