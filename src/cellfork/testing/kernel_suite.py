@@ -81,16 +81,18 @@ class KernelSuite:
         assert execution.error is None, execution.error
         return "".join(execution.logs.stdout)
 
-    def interrupted(self, sandbox: Sandbox, context: Context, code: str) -> Execution:
-        """Run code, interrupt it a moment later, look at the time that took."""
+    def interrupted(self, sandbox: Sandbox, context: Context, code: str, after: float = 0.4) -> Execution:
+        """Run code, interrupt it ``after`` so many seconds, look at the time that took."""
         ended: list[Execution] = []
         runner = threading.Thread(
             target=lambda: ended.append(sandbox.run_code(code, context=context, timeout=60))
         )
         runner.start()
-        time.sleep(0.4)
+        time.sleep(after)
+        while not sandbox.interrupt(context):  # it was not handed over yet
+            assert runner.is_alive(), ended
+            time.sleep(0.001)
         began = time.monotonic()
-        assert sandbox.interrupt(context)
         runner.join()
         assert time.monotonic() - began < STOP_SECONDS + SLACK
         assert ended[0].status == "interrupted", ended[0]
@@ -186,6 +188,15 @@ class KernelSuite:
         if self.dialect.sleep_keeps_state:
             assert self.stdout(sandbox.run_code(self.dialect.recall, context=own)) == "5\n"
         assert self.stdout(sandbox.run_code(self.dialect.out("on"), context=own)) == "on\n"
+
+    def test_interrupt_at_once(self, sandbox: Sandbox, own: Context) -> None:
+        """An interrupt right behind the code, the context's first as well, stops it, and the state is what it was."""
+        first = self.interrupted(sandbox, own, self.dialect.spin, after=0)
+        assert "kernel was ended" not in (first.error.value if first.error else "")
+        sandbox.run_code(self.dialect.assign, context=own)
+        for _ in range(5):
+            self.interrupted(sandbox, own, self.dialect.spin, after=0)
+        assert self.stdout(sandbox.run_code(self.dialect.recall, context=own)) == "5\n"
 
     def test_timeout(self, sandbox: Sandbox, own: Context) -> None:
         """Time runs out for the code, not for the start of its kernel."""

@@ -39,8 +39,24 @@ JJAVA_LAUNCHER = "jjava-launcher.jar"
 R_SETUP = """options(jupyter.base_display_func = local({
   show <- getOption("jupyter.base_display_func")
   function(data, metadata = NULL) show(data, c(as.list(metadata), list(cellfork.explicit = TRUE)))
-}))"""
-"""IRkernel sends values and what code displays alike; the latter is marked."""
+}))
+local({
+  imports <- parent.env(asNamespace("IRkernel"))
+  evaluate <- imports$evaluate
+  unlockBinding("evaluate", imports)
+  imports$evaluate <- function(input, ...) {
+    if (identical(input, "stop()")) {
+      tryCatch(allowInterrupts(Sys.sleep(0)), interrupt = function(late) NULL)
+      suspendInterrupts(evaluate(input, ...))
+    } else allowInterrupts(evaluate(input, ...))
+  }
+})"""
+"""IRkernel sends values and what code displays alike; the latter is marked.
+
+An interrupt that comes while IRkernel prepares a cell, or sends its reply, ends R; so it waits until the cell runs.
+Before each, IRkernel evaluates ``stop()``: whatever came for an earlier cell is forgotten then.
+"""
+R_MAIN, R_SHIELDED_MAIN = "IRkernel::main()", "suspendInterrupts(IRkernel::main())"
 
 
 DENO_SETUP = """{
@@ -117,9 +133,10 @@ def _adjust_deno(spec: KernelSpec, memory: int | None, environment: Mapping[str,
 
 
 def _adjust_r(spec: KernelSpec, memory: int | None, environment: Mapping[str, str]) -> KernelSpec:
-    """Let R refuse a vector that would not fit, and tell values from displays."""
+    """Let R refuse a vector that would not fit, tell values from displays, and be interrupted amid a cell only."""
+    argv = tuple(R_SHIELDED_MAIN if word == R_MAIN else word for word in spec.argv)
     env = {} if memory is None else {"R_MAX_VSIZE": str(max(memory - R_OVERHEAD, LEAST_HEAP))}
-    return _with_env(replace(spec, setup=R_SETUP, values_are_displays=True), env, environment)
+    return _with_env(replace(spec, argv=argv, setup=R_SETUP, values_are_displays=True), env, environment)
 
 
 def _heap(memory: int) -> int:
