@@ -109,6 +109,18 @@ async def test_a_sandbox_goes_on(lives: Lives):
     assert len(lives.guest.requests("context.start")) == before  # no kernel was started anew
 
 
+async def test_a_kill_takes_all_or_nothing(lives: Lives):
+    """What is inside hears nothing of a kill: one that an engine's own end cuts short leaves the sandbox whole."""
+    sandbox = await lives.engine.create(spec())
+    await run(sandbox, "1")
+    await sandbox.contexts.create()
+    await sandbox.execs.create(ExecSpec(("sleep", "100")))
+    await sandbox.watches.start("/home/user")
+    before = len(lives.guest.sent)
+    await lives.engine.kill(sandbox.id)
+    assert lives.guest.sent[before:] == []
+
+
 async def test_the_next_number(lives: Lives):
     """Executions go on counting; ids of executions, requests and channels are never given twice."""
     sandbox = await lives.engine.create(spec())

@@ -217,7 +217,11 @@ class Context:
             self._host.dropped_frames += 1
 
     def on_sandbox_end(self, reason: events.KillReason | None, message: str, error: ErrorFactory) -> None:
-        """End everything: the sandbox is gone."""
+        """End everything: the sandbox is gone.
+
+        Its kernels are not told.  They end with it, all at once: were they told before, and this process killed before
+        the sandbox is, the next one would take over a sandbox that is whole but for its variables.
+        """
         self._over = self._over or error
         self._forget_kernel()
         for execution in self._take_all():
@@ -297,22 +301,27 @@ class Context:
 
     def _on_kernel_exit(self, message: str) -> None:
         running, self._running = self._running, None
-        self._forget_kernel()
+        self._stop_kernel()
         if running is not None:
             running.on_kernel_exit(message)
         self._pump()
 
-    def _forget_kernel(self) -> None:
+    def _stop_kernel(self) -> None:
+        kernel = self._forget_kernel()
+        if kernel is not None:
+            self._host.requests.tell("context.stop", context=kernel.channel)
+
+    def _forget_kernel(self) -> Kernel | None:
         kernel, self._kernel = self._kernel, None
         if kernel is not None:
             kernel.timer.cancel()
             self._host.detach_channel(kernel.channel)
-            self._host.requests.tell("context.stop", context=kernel.channel)
+        return kernel
 
     def _stop(self, message: str) -> None:
         for execution in self._take_all():
             execution.end(events.Killed, "request", message)
-        self._forget_kernel()
+        self._stop_kernel()
 
     def _take_all(self) -> list[RunningExecution]:
         taken = [self._running] if self._running is not None else []
