@@ -497,7 +497,7 @@ def test_an_ordinary_user_has_one_id():
     layers = MOUNTS.replace(line_with("169 138"), b"").replace(b"170 169", b"170 138")
     one = init(threads=(gids,), mountinfo=layers, **changes)
     second = gids.replace(b"NSpid:\t2746\t14\t1", b"NSpid:\t2746\t14\t2")
-    second = second.replace(b"NSsid:\t2746\t14\t1", b"NSsid:\t2746\t14\t2").replace(b"010002", b"000002")
+    second = second.replace(b"NSsid:\t2746\t14\t1", b"NSsid:\t2746\t14\t2").replace(b"010002", b"400002")
     two = kernel(threads=(second,), **changes)
     assert wrong(one, two, user) == []
     assert wrong(dataclasses.replace(one, uid_map=b"0 501 1\n"), two, user)
