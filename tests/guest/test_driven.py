@@ -16,7 +16,7 @@ from cellfork.guest.python.failures import INTERRUPTED
 PROGRAMS = str(Path(sys.executable).parent)
 LATE = """
 import os, select, signal, socket, threading, time
-from cellfork.guest.driven import Wakeup
+from cellfork.guest.wakeup import Wakeup
 
 class NoReporter:
     def missed(self): pass

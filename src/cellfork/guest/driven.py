@@ -30,28 +30,6 @@ class Ending(NamedTuple):
     lives: bool = True
 
 
-class Wakeup:
-    """A descriptor that can be read when a signal came; who waits without a bound waits for it as well.
-
-    Python runs a handler between two of its own instructions.  A signal that comes after the last of them and before
-    the wait itself does not end the wait, and its handler would be run when that ends for another reason.
-
-    Source: "Execution of Python signal handlers" and ``set_wakeup_fd`` in the documentation of Python's ``signal``.
-    """
-
-    def __init__(self) -> None:
-        self._read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-
-    def fileno(self) -> int:
-        """Return what to wait for."""
-        return self._read_end
-
-    def clear(self) -> None:
-        """Forget the signals that came: their handlers run before whatever the caller does next."""
-        os.read(self._read_end, 4096)
-
-
 class Program(Protocol):
     """A program that runs cells."""
 

@@ -28,6 +28,7 @@ from cellfork.guest.loop import Loop
 from cellfork.guest.ports import Ports
 from cellfork.guest.processes import Processes
 from cellfork.guest.python import kernel as python_kernel
+from cellfork.guest.wakeup import Wakeup
 from cellfork.guest.watches import Watches
 from cellfork.model.errors import (
     CellforkError,
@@ -218,17 +219,13 @@ class Init:
         }
 
     def _watch_children(self) -> None:
-        wakeup, wakeup_write = socket.socketpair()
-        wakeup.setblocking(False)
-        wakeup_write.setblocking(False)
-        self._wakeup = wakeup, wakeup_write
+        self._wakeup = Wakeup()
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
-        self._loop.watch(wakeup.fileno(), self._reap)
+        self._loop.watch(self._wakeup.fileno(), self._reap)
         self._reap_all()
 
     def _reap(self) -> None:
-        self._wakeup[0].recv(4096)
+        self._wakeup.clear()
         self._reap_all()
 
     def _reap_all(self) -> None:
@@ -275,7 +272,7 @@ class Init:
         for service in (self._files, self._watches, self._ports, self._archives):
             service.forget()
         ended: list[tuple[int, int]] = []
-        host = self._door.wait({self._wakeup[0].fileno(): partial(self._collect, ended)})
+        host = self._door.wait({self._wakeup.fileno(): partial(self._collect, ended)})
         if host is None or host[1].get("version") != VERSION:
             self._loop.stop()
             return
@@ -285,7 +282,7 @@ class Init:
 
     def _collect(self, ended: list[tuple[int, int]]) -> None:
         """Reap; keep only what somebody will ask for: there is no end to what else may be born and die here."""
-        self._wakeup[0].recv(4096)
+        self._wakeup.clear()
         ours = {kernel.pid for kernel in [*self._kernels.values(), self._spare] if kernel is not None}
         ours |= self._ahead.pids | self._processes.pids
         ended += [(pid, status) for pid, status in linux.reap() if pid in ours]

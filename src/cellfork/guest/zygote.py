@@ -23,6 +23,7 @@ from cellfork.guest import linux, provenance, sandbox
 from cellfork.guest.boot import Step
 from cellfork.guest.door import Door
 from cellfork.guest.memory import OneHeap
+from cellfork.guest.wakeup import Wakeup
 from cellfork.model.errors import StartupFailed
 from cellfork.wire.descriptors import receive_descriptors
 from cellfork.wire.messages import VERSION
@@ -152,18 +153,15 @@ class Zygote:
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if makers else -1
         self._children: dict[int, str] = {}
         self._fit = True
-        self._wakeup, wakeup_write = socket.socketpair()
-        wakeup_write.setblocking(False)
-        self._wakeup_write = wakeup_write
+        self._wakeup = Wakeup()
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
         """Fork on request until the owner is gone, and nobody takes its place."""
         while True:
             ready = self._wait()
             if self._wakeup.fileno() in ready:
-                self._wakeup.recv(4096)
+                self._wakeup.clear()
                 self._reap()
             if self._control is None and self._owner_fd in ready:
                 self._take_host()

@@ -14,6 +14,7 @@ from cellfork.guest.kernels import Kernel
 from cellfork.guest.link import HostLink
 from cellfork.guest.loop import Loop
 from cellfork.guest.python import kernel
+from cellfork.guest.wakeup import Wakeup
 from cellfork.wire.frames import Decoder
 
 PRELOAD = ["numpy", "pandas", "matplotlib.pyplot", "PIL.Image", "e2b_charts", "no_such_module"]
@@ -57,11 +58,8 @@ class Init:
         self.connection = connection
         self.link = HostLink(connection)
         self.decoder = Decoder()
-        self.wakeup, write = socket.socketpair()
-        write.setblocking(False)
+        self.wakeup = Wakeup()
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-        self.write = write
         self.loop.watch(self.wakeup.fileno(), self.reap)
         self.kernel = Kernel.start(self.loop, self.link, image, cwd=cwd, envs={"FROM_START": "it's"})
         self.kernel.claim(1)
@@ -85,7 +83,7 @@ class Init:
         return {"before": before, "after": descriptors()}
 
     def reap(self) -> None:
-        self.wakeup.recv(4096)
+        self.wakeup.clear()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

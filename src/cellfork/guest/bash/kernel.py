@@ -23,6 +23,7 @@ from cellfork.guest.bash import script
 from cellfork.guest.bash.script import Numbers
 from cellfork.guest.python.failures import INTERRUPTED, Failure
 from cellfork.guest.python.image import Image
+from cellfork.guest.wakeup import Wakeup
 
 SHELL = "/bin/bash"
 POSIX = "POSIXLY_CORRECT"
@@ -90,7 +91,7 @@ class Shell:
         self._numbers = Numbers.below(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._cell = self._values = self._answers = self._lines = self._process = -1
         self._unread = b""
-        self._wakeup: driven.Wakeup
+        self._wakeup: Wakeup
         self._token = ""
         self._last = self._asked = self._looks = 0
         self._running = self._begun = self._interrupted = False
@@ -98,7 +99,7 @@ class Shell:
 
     def start(self) -> None:
         """Start the shell, with the directory and the variables of this process."""
-        self._wakeup = driven.Wakeup()
+        self._wakeup = Wakeup()
         self._cell = os.memfd_create("cell", os.MFD_CLOEXEC)
         self._values = os.memfd_create("values", os.MFD_CLOEXEC)
         self._answers, answers_end = os.pipe2(os.O_CLOEXEC)

@@ -23,6 +23,7 @@ from cellfork.guest.driven import Ending
 from cellfork.guest.python.failures import INTERRUPTED, Failure
 from cellfork.guest.python.image import Image
 from cellfork.guest.python.transport import Reporter
+from cellfork.guest.wakeup import Wakeup
 
 DRIVER = "cellfork-go"
 REQUESTS_FD, ANSWERS_FD = 3, 4
@@ -52,14 +53,14 @@ class Driver:
         self._pid = 0
         self._requests = self._answers = self._process = -1
         self._unread = bytearray()
-        self._wakeup: driven.Wakeup
+        self._wakeup: Wakeup
         self._token = ""
         self._running = self._begun = self._interrupted = self._missed = False
         self._code = 0
 
     def start(self) -> None:
         """Start the driver, with the directory and the variables of this process."""
-        self._wakeup = driven.Wakeup()
+        self._wakeup = Wakeup()
         requests_end, self._requests = os.pipe2(os.O_CLOEXEC)
         self._answers, answers_end = os.pipe2(os.O_CLOEXEC)
         self._pid = _start(driver() or DRIVER, requests_end, answers_end)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellfork.guest import linux
-from cellfork.guest.driven import Wakeup
 from cellfork.guest.jupyter import variables
 from cellfork.guest.jupyter.adjustments import EXPLICIT, adjusted
 from cellfork.guest.jupyter.execution import Execution
@@ -30,6 +29,7 @@ from cellfork.guest.python.failures import Failure
 from cellfork.guest.python.image import Image
 from cellfork.guest.python.streams import STDERR, STDOUT
 from cellfork.guest.python.transport import Inbox, Reporter
+from cellfork.guest.wakeup import Wakeup
 from cellfork.wire.frames import Frame, encode
 
 if TYPE_CHECKING:
