@@ -4,7 +4,19 @@ import time
 
 import pytest
 
-from tests.guest.python.harness import Session
+from tests.guest.python.harness import Ran, Session
+
+
+def interrupted(session: Session, code: str) -> Ran:
+    """Run code, interrupt it when it waits after its ``go``; its end comes soon."""
+    session.send(code)
+    session.wait_for_text("go\n")
+    time.sleep(0.15)
+    session.interrupt()
+    started = time.monotonic()
+    ran = session.collect()
+    assert time.monotonic() - started < 5
+    return ran
 
 
 @pytest.mark.parametrize(
@@ -29,13 +41,7 @@ from tests.guest.python.harness import Session
 def test_interrupt(session: Session, code: str):
     """Whatever the code does, SIGINT ends it; what was written is kept and the kernel lives."""
     session.run("kept = 5")
-    session.send(code)
-    session.wait_for_text("go\n")
-    time.sleep(0.15)
-    session.interrupt()
-    started = time.monotonic()
-    ran = session.collect()
-    assert time.monotonic() - started < 5
+    ran = interrupted(session, code)
     assert ran.end["op"] == "done" and ran.end["status"] == "interrupted", (ran.end, ran.error)
     assert ran.error["name"] == "KeyboardInterrupt"
     assert session.run("kept").text == "5"
@@ -115,13 +121,7 @@ where a signal comes after the last one before a system call."""
 def test_an_interrupt_just_before_a_wait_is_not_lost(session: Session, wait: str):
     """A system call that began before the interpreter heard of the interrupt ends, once; nothing later does."""
     code = f"{LATE}try:\n    {wait}\nexcept KeyboardInterrupt:\n    began = time.monotonic()\n    time.sleep(0.4)"
-    session.send(f"{code}\ntime.monotonic() - began >= 0.4")
-    session.wait_for_text("go\n")
-    time.sleep(0.1)
-    session.interrupt()
-    started = time.monotonic()
-    ran = session.collect()
-    assert time.monotonic() - started < 10
+    ran = interrupted(session, f"{code}\ntime.monotonic() - began >= 0.4")
     assert (ran.end["status"], ran.text) == ("ok", "True")
 
 

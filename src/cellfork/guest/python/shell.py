@@ -85,12 +85,10 @@ class KernelEvents(EventManager):  # type: ignore[misc]
 
     def trigger(self, event: str, *args: Any, **kwargs: Any) -> None:
         """Call what is registered for ``event``.  Raises ``KeyboardInterrupt`` before the code has begun."""
-        interrupts = self.shell.reporter.interrupts
-        fired, interrupts.fired = interrupts.fired, False
-        super().trigger(event, *args, **kwargs)
-        if interrupts.fired and event in BEFORE_CODE:
-            raise KeyboardInterrupt
-        interrupts.fired = interrupts.fired or fired
+        with self.shell.reporter.interrupts.seen_from_here() as interrupts:
+            super().trigger(event, *args, **kwargs)
+            if interrupts.fired and event in BEFORE_CODE:
+                raise KeyboardInterrupt
 
 
 class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
@@ -237,11 +235,9 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
             self._showtraceback(kind, error, [native_traceback(error).rstrip("\n")])
             return
         self._tell_inspect()
-        interrupts = self.reporter.interrupts
-        fired, interrupts.fired = interrupts.fired, False
-        super().showtraceback(exc_tuple, *args, **options)
-        self.spoiled = self.spoiled or interrupts.fired
-        interrupts.fired = interrupts.fired or fired
+        with self.reporter.interrupts.seen_from_here() as interrupts:
+            super().showtraceback(exc_tuple, *args, **options)
+            self.spoiled = self.spoiled or interrupts.fired
 
     def get_exception_only(self, exc_tuple: Any = None) -> str:
         """Return the last line of a traceback; not from an exception whose text had to be interrupted."""

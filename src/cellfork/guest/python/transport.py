@@ -6,7 +6,8 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from cellfork.guest.python.content import Content, encode_bundle
@@ -60,6 +61,15 @@ class Interrupts:
         else:
             self.fired = True
             raise KeyboardInterrupt
+
+    @contextmanager
+    def seen_from_here(self) -> Iterator["Interrupts"]:
+        """Let ``fired`` tell for a while whether a signal came meanwhile; afterwards whether one came at all."""
+        before, self.fired = self.fired, False
+        try:
+            yield self
+        finally:
+            self.fired = self.fired or before
 
     def hold(self) -> bool:
         """Let signals wait; return whether this is the main thread, to be given to :meth:`release`."""
